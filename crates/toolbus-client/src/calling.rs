@@ -1,7 +1,6 @@
 //! One call of a tool elsewhere, from its request to its end: cancelled, given up, or without a reply after the loss of a
 //! connection.
 
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tokio::runtime::Handle;
@@ -14,7 +13,7 @@ use toolbus_core::tool::{Effect, Program, ToolOutput};
 use toolbus_protocol::{Code, Outcome, ScriptInvokeResponse, ToolCancelRequest, message_type, topic};
 use tracing::debug;
 
-use crate::inbox::Expectation;
+use crate::inbox::{Expectation, ReplySender};
 use crate::{CallReply, Client, ClientError, Expected, Received, ReplyContent, Sender, SignedRequest};
 
 /// Longest wait for the broker before a call is sent.
@@ -43,9 +42,8 @@ pub(crate) struct RemoteCall<'a> {
     pub(crate) sender: &'a Sender,
     /// The id of the call in the request.
     pub(crate) id: &'a str,
-    /// The only program whose reply counts, by its `rb-source`, empty if it has none; absent: any that takes the
-    /// call.
-    pub(crate) from: Option<Arc<str>>,
+    /// The only program whose reply counts; absent: any that takes the call.
+    pub(crate) from: Option<ReplySender>,
     /// Effect of repeating the call, as far as is known.
     pub(crate) effect: Effect,
     /// Where progress is reported.

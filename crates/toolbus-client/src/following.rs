@@ -7,6 +7,7 @@ use serde_json::Value;
 use tokio::sync::watch;
 use tokio::task::spawn_blocking;
 use toolbus_core::bus::BusState;
+use toolbus_core::caller::AgentName;
 use toolbus_protocol::{
     Format, McpGetServiceDetailsRequest, McpMetadataRefreshRequest, ToolListRequest, ToolListResponse, header,
     message_type, topic,
@@ -36,6 +37,8 @@ const MAX_VERSION: usize = 256;
 pub struct RemoteFollower {
     daemons: RemoteDaemons,
     question: ListQuestion,
+    /// The provider whose lists count; absent: any program that is asked.
+    provider: Option<AgentName>,
     version: Option<String>,
     /// Time for which the next reply counts.
     patience: Duration,
@@ -102,22 +105,30 @@ impl RemoteDaemons {
     /// Follows the daemons that take calls from `topic`; `None` if there is no topic on which they alone are asked for lists.
     #[must_use]
     pub fn follow(&self, topic: &str) -> Option<RemoteFollower> {
-        Some(self.following(ListQuestion::Tools(topic::control_of(topic::TOOL_LIST, topic)?)))
+        Some(self.following(ListQuestion::Tools(topic::control_of(topic::TOOL_LIST, topic)?), None))
+    }
+
+    /// Follows a program that provides tools. Only its own lists count, as far as this daemon knows senders apart.
+    #[must_use]
+    pub fn follow_provider(&self, provider: AgentName) -> Option<RemoteFollower> {
+        let topic = topic::control_of(topic::TOOL_LIST, &topic::of_provider(provider.as_str()))?;
+        Some(self.following(ListQuestion::Tools(topic), Some(provider)))
     }
 
     /// Follows the bridges that have an MCP server.
     #[must_use]
     pub fn follow_server(&self, server: Arc<str>) -> RemoteFollower {
-        self.following(ListQuestion::Server(server))
+        self.following(ListQuestion::Server(server), None)
     }
 
-    fn following(&self, question: ListQuestion) -> RemoteFollower {
+    fn following(&self, question: ListQuestion, provider: Option<AgentName>) -> RemoteFollower {
         let client = self.client();
         let changes =
             RefreshReasons { news: client.news(), refusals: self.refusals(), state: client.state(), losses: 0 };
         RemoteFollower {
             daemons: self.clone(),
             question,
+            provider,
             version: None,
             patience: LIST_TIME,
             late: None,
@@ -200,11 +211,12 @@ impl RemoteFollower {
         let hops = (header::on_the_wire(header::HOPS), "1".to_owned());
         Arc::make_mut(&mut request.properties).headers.extend([timeout, hops]);
         let mut request = daemons.itself().sign(request);
-        if matches!(self.question, ListQuestion::Server(_)) {
+        if matches!(self.question, ListQuestion::Server(_)) || self.provider.is_some() {
             request = request.expiring(self.patience);
         }
+        let from = self.provider.clone().map(|provider| daemons.reply_of(provider));
         let replies = if matches!(self.question, ListQuestion::Server(_)) { MAX_BRIDGES } else { 1 };
-        let mut expected = client.expect_as(&request, Expectation { replies, ..Expectation::default() });
+        let mut expected = client.expect_as(&request, Expectation { replies, from, ..Expectation::default() });
         let exchange = async {
             if let ListQuestion::Server(server) = &self.question {
                 refresh(&daemons, server).await;
@@ -320,6 +332,7 @@ mod tests {
     use toolbus_broker::embedded::Embedded;
     use toolbus_core::Clock;
     use toolbus_core::bus::{Bus, Delivery, Outgoing, Ownership, Subscription, Target};
+    use toolbus_core::caller::Identity;
     use toolbus_protocol::Envelope;
 
     use super::*;
@@ -331,6 +344,8 @@ mod tests {
         bus: Embedded,
         requests: mpsc::Receiver<Delivery>,
         told: mpsc::UnboundedReceiver<RemoteNews>,
+        /// `rb-source` of what it publishes.
+        source: Option<String>,
         _follower: JoinHandle<()>,
     }
 
@@ -346,20 +361,31 @@ mod tests {
 
     impl Lister {
         fn new() -> Self {
+            Self::following("tool.list.lab", |daemons| daemons.follow("tool.invoke.lab"))
+        }
+
+        fn of_provider(name: &str) -> Self {
+            let provider = AgentName::parse(name).unwrap();
+            let topic = format!("tool.list.provider.{name}");
+            Self::following(&topic, |daemons| daemons.follow_provider(provider))
+        }
+
+        fn following(topic: &str, follow: impl FnOnce(&RemoteDaemons) -> Option<RemoteFollower>) -> Self {
             let bus = Embedded::new();
             let requests = bus.consume(Subscription {
                 queue: "lab".to_owned(),
-                topics: vec!["tool.list.lab".to_owned()],
+                topics: vec![topic.to_owned()],
                 prefetch: 100,
                 max_body: usize::MAX,
                 ownership: Ownership::Replica,
                 is_inbox: false,
             });
-            let daemons = RemoteDaemons::new(Arc::new(bus.connect()), "front".to_owned(), None, MAX_REPLY);
-            let mut follower = daemons.follow("tool.invoke.lab").unwrap();
+            let daemons =
+                RemoteDaemons::new(Arc::new(bus.connect()), "front".to_owned(), None, Identity::default(), MAX_REPLY);
+            let mut follower = follow(&daemons).unwrap();
             let (sender, told) = mpsc::unbounded_channel();
             let following = async move { while sender.send(follower.next().await).is_ok() {} };
-            Self { bus, requests, told, _follower: tokio::spawn(following) }
+            Self { bus, requests, told, source: None, _follower: tokio::spawn(following) }
         }
 
         async fn next(&mut self) -> AskedList {
@@ -381,7 +407,8 @@ mod tests {
 
         async fn publish(&self, target: Target, correlation: &str, kind: &str, body: &Value) {
             let (message_type, correlation_id) = (kind.to_owned(), correlation.to_owned());
-            let envelope = Envelope { message_type, correlation_id, ..Envelope::default() };
+            let envelope =
+                Envelope { message_type, correlation_id, source: self.source.clone(), ..Envelope::default() };
             let properties = envelope.into_properties().into();
             let body = body.to_string().into();
             let message = Outgoing { target, mandatory: false, proven: false, properties, body };
@@ -431,6 +458,22 @@ mod tests {
         assert_eq!(Clock::SYSTEM.since(begun), LOOK_PERIOD, "without an announcement");
         lab.answer(&third, &list("2", 1)).await;
         assert_eq!(lab.told().await, "1 tools for front");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_provider_is_asked_when_it_announces_itself_and_lists_of_others_do_not_count() {
+        let mut lab = Lister::of_provider("lab");
+        let announcement = Target::Topic(topic::TOOL_ANNOUNCE.to_owned());
+        let forged = lab.next().await;
+        lab.answer(&forged, &list("1", 7)).await;
+        assert_eq!(lab.told().await, "away: no answer came within 10.0s.");
+        let begun = Clock::SYSTEM.now();
+        lab.publish(announcement, "", message_type::TOOL_ANNOUNCEMENT, &json!({})).await;
+        let asked = lab.next().await;
+        assert!(Clock::SYSTEM.since(begun) < RETRY_PERIOD, "{:?}", Clock::SYSTEM.since(begun));
+        lab.source = Some("lab".to_owned());
+        lab.answer(&asked, &list("2", 2)).await;
+        assert_eq!(lab.told().await, "2 tools for front");
     }
 
     #[tokio::test(start_paused = true)]
@@ -520,7 +563,8 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_topic_that_no_queue_takes_is_asked_again_soon() {
-        let daemons = RemoteDaemons::new(Arc::new(Embedded::new()), "front".to_owned(), None, MAX_REPLY);
+        let daemons =
+            RemoteDaemons::new(Arc::new(Embedded::new()), "front".to_owned(), None, Identity::default(), MAX_REPLY);
         let mut follower = daemons.follow("tool.invoke.lab").unwrap();
         let RemoteNews::Away(reason) = follower.next().await else { panic!("there is no daemon") };
         assert!(reason.contains("tool.list.lab"), "{reason}");

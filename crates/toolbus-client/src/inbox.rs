@@ -10,8 +10,9 @@ use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{mpsc, watch};
 use toolbus_core::bus::{Bus, Delivery, Ownership, PublishError, Subscription};
+use toolbus_core::caller::{AgentName, Identity};
 use toolbus_core::progress::{Progress, ProgressSink};
-use toolbus_protocol::{Properties, ToolError, ToolProgress, header, message_type, new_message_id};
+use toolbus_protocol::{Envelope, Properties, ToolError, ToolProgress, header, message_type, new_message_id};
 
 /// Unacknowledged deliveries of one client.
 const PREFETCH: u16 = 64;
@@ -145,7 +146,9 @@ impl Opened {
             let kind = delivery.properties.message_type.as_deref();
             let unclaimed = match kind {
                 _ if !is_trusted => Some(delivery),
-                Some(message_type::TOOLS_CHANGED | message_type::MCP_SERVERS_INDEXED) => {
+                Some(
+                    message_type::TOOLS_CHANGED | message_type::MCP_SERVERS_INDEXED | message_type::TOOL_ANNOUNCEMENT,
+                ) => {
                     news.send_modify(|count| *count += 1);
                     Some(delivery)
                 }
@@ -170,7 +173,7 @@ struct PendingCall {
     replies: mpsc::Sender<Delivery>,
     /// Replies that are still taken.
     left: usize,
-    from: Option<Arc<str>>,
+    from: Option<ReplySender>,
     progress: Option<ProgressSink>,
 }
 
@@ -178,10 +181,31 @@ struct PendingCall {
 pub(crate) struct Expectation {
     /// Where progress is reported.
     pub(crate) progress: Option<ProgressSink>,
-    /// The sender whose replies count, by its `rb-source`, empty if it has none; absent: any.
-    pub(crate) from: Option<Arc<str>>,
+    /// The sender whose replies and reports count; absent: any.
+    pub(crate) from: Option<ReplySender>,
     /// Replies that are taken, at least 1.
     pub(crate) replies: usize,
+}
+
+/// The one sender whose messages about a call count.
+#[derive(Debug, Clone)]
+pub(crate) enum ReplySender {
+    /// The program of this `rb-source`, empty if it has none.
+    Source(Arc<str>),
+    /// The agent, as this daemon knows its callers.
+    Agent(AgentName, Arc<Identity>),
+}
+
+impl ReplySender {
+    fn has_sent(&self, properties: &Properties) -> bool {
+        match self {
+            Self::Source(source) => **source == *properties.header(header::SOURCE).unwrap_or_default(),
+            Self::Agent(agent, identity) => {
+                let sender = identity.sender(properties.user_id.as_deref(), &Envelope::read(properties));
+                sender.as_ref() == Some(agent)
+            }
+        }
+    }
 }
 
 /// A reply that is waited for as long as this is held.
@@ -214,7 +238,7 @@ impl Pending {
         let correlation = correlation(&properties, &delivery.body);
         let mut calls = self.lock();
         let Some(call) = calls.get_mut(&*correlation) else { return Some(delivery) };
-        if call.from.as_deref().is_some_and(|from| from != properties.header(header::SOURCE).unwrap_or_default()) {
+        if call.from.as_ref().is_some_and(|from| !from.has_sent(&properties)) {
             return Some(delivery);
         }
         call.left = call.left.saturating_sub(1);
@@ -228,7 +252,8 @@ impl Pending {
     /// Hands a progress report to the call that waits.
     pub(crate) fn report(&self, delivery: &Delivery) {
         let correlation = delivery.properties.correlation_id.as_deref().unwrap_or_default();
-        let sink = self.lock().get(correlation).and_then(|waiting| waiting.progress.clone());
+        let wants = |call: &&PendingCall| call.from.as_ref().is_none_or(|from| from.has_sent(&delivery.properties));
+        let sink = self.lock().get(correlation).filter(wants).and_then(|call| call.progress.clone());
         let report = sink.and_then(|sink| Some((sink, serde_json::from_slice::<ToolProgress>(&delivery.body).ok()?)));
         if let Some((sink, ToolProgress { progress, total, message, .. })) = report {
             sink.report(Progress { progress, total, message });
@@ -283,5 +308,26 @@ impl Expected {
 impl Drop for Expected {
     fn drop(&mut self) {
         self.pending.lock().remove(&self.correlation);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use toolbus_core::caller::IdentitySource;
+
+    use super::*;
+
+    #[test]
+    fn an_agent_is_known_by_its_login_where_the_broker_verifies_callers() {
+        let lab = AgentName::parse("lab").unwrap();
+        let sender = |source| ReplySender::Agent(lab.clone(), Arc::new(Identity { source, ..Identity::default() }));
+        let sent = |login: Option<&str>, source: &str| {
+            let envelope = Envelope { source: Some(source.to_owned()), ..Envelope::default() };
+            let properties = Properties { user_id: login.map(str::to_owned), ..envelope.into_properties() };
+            [IdentitySource::Broker, IdentitySource::Header].map(|by| sender(by).has_sent(&properties))
+        };
+        assert_eq!(sent(Some("lab"), "other"), [true, false]);
+        assert_eq!(sent(Some("thief"), "lab"), [false, true]);
+        assert_eq!(sent(None, "lab"), [false, true]);
     }
 }

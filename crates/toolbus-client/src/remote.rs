@@ -7,12 +7,13 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::sync::watch;
 use toolbus_core::bus::Bus;
-use toolbus_core::caller::{AgentName, Caller, MAX_HOPS};
+use toolbus_core::caller::{AgentName, Caller, Identity, MAX_HOPS};
 use toolbus_core::failure::{Cause, ToolFailure};
 use toolbus_core::tool::{Effect, Executor, ToolCall, ToolOutput};
 use toolbus_protocol::{ToolInvokeRequest, header, new_message_id, topic};
 
 use crate::calling::RemoteCall;
+use crate::inbox::ReplySender;
 use crate::{Client, Inbox, Sender, SignedRequest};
 
 /// The other daemon ends a call so much earlier than this one, at the most, so that its reply is the one that is told.
@@ -28,6 +29,7 @@ struct RemoteParts {
     bus: Arc<dyn Bus>,
     name: String,
     login: Option<String>,
+    identity: Mutex<Arc<Identity>>,
     max_reply: usize,
     client: OnceLock<Client>,
     /// Counts calls that other daemons refused although the definitions here allowed them.
@@ -43,7 +45,18 @@ pub struct RemoteTool {
     topic: Arc<str>,
     name: Arc<str>,
     effect: Effect,
-    bridged: Option<BridgedServer>,
+    program: RemoteProgram,
+}
+
+/// Program that runs the calls of a tool.
+#[derive(Debug, Clone)]
+enum RemoteProgram {
+    /// Any daemon that takes calls from the topic.
+    Daemon,
+    /// A bridge of MCP servers.
+    Bridge(BridgedServer),
+    /// A program that provides tools, by its name as an agent.
+    Provider(AgentName),
 }
 
 /// An MCP server that a bridge has: Toolbus, or RockBot's own.
@@ -57,28 +70,40 @@ pub struct BridgedServer {
 }
 
 impl RemoteDaemons {
-    /// Opens nothing. `name` is that of this daemon, `login` its user at the broker, `max_reply` the largest reply that
-    /// is read, in bytes.
+    /// Opens nothing. `name` is that of this daemon, `login` its user at the broker, `identity` how it knows the senders
+    /// of replies, `max_reply` the largest reply that is read, in bytes.
     #[must_use]
-    pub fn new(bus: Arc<dyn Bus>, name: String, login: Option<String>, max_reply: usize) -> Self {
-        let (client, refused, asked) = (OnceLock::new(), watch::Sender::new(0), Mutex::default());
-        Self { parts: Arc::new(RemoteParts { bus, name, login, max_reply, client, refused, asked }) }
+    pub fn new(bus: Arc<dyn Bus>, name: String, login: Option<String>, identity: Identity, max_reply: usize) -> Self {
+        let (identity, client) = (Mutex::new(Arc::new(identity)), OnceLock::new());
+        let (refused, asked) = (watch::Sender::new(0), Mutex::default());
+        Self { parts: Arc::new(RemoteParts { bus, name, login, identity, max_reply, client, refused, asked }) }
+    }
+
+    /// Knows the senders of replies to later requests by these rules.
+    pub fn identify_by(&self, identity: Identity) {
+        *self.parts.identity.lock() = Arc::new(identity);
     }
 
     /// Returns what runs a tool of the daemon that takes calls from `topic`. `name` is the one by which it is called
     /// here, `effect` what repeating a call would do.
     #[must_use]
     pub fn tool(&self, topic: impl Into<Arc<str>>, name: Arc<str>, effect: Effect) -> RemoteTool {
-        RemoteTool { daemons: self.clone(), topic: topic.into(), name, effect, bridged: None }
+        RemoteTool { daemons: self.clone(), topic: topic.into(), name, effect, program: RemoteProgram::Daemon }
     }
 
     pub(crate) fn client(&self) -> &Client {
         let RemoteParts { bus, name, max_reply, .. } = &*self.parts;
-        // Where other daemons announce that what this one may use there has changed.
-        let topics = |agent: AgentName| vec![topic::tools_changed(agent.as_str()), topic::mcp_servers(agent.as_str())];
-        let topics = AgentName::parse(name).ok().map(topics).unwrap_or_default();
+        // Where other programs announce that what this daemon may use there has changed.
+        let of_agent = |agent: AgentName| [topic::tools_changed(agent.as_str()), topic::mcp_servers(agent.as_str())];
+        let of_agent = AgentName::parse(name).ok().map(of_agent);
+        let topics: Vec<String> = of_agent.into_iter().flatten().chain([topic::TOOL_ANNOUNCE.to_owned()]).collect();
         let inbox = || Inbox::Own { topics, max_body: *max_reply, is_topic: true };
         self.parts.client.get_or_init(|| Client::start(Arc::clone(bus), "", inbox()))
+    }
+
+    /// The replies of a provider, told from those of others as callers are.
+    pub(crate) fn reply_of(&self, provider: AgentName) -> ReplySender {
+        ReplySender::Agent(provider, Arc::clone(&self.parts.identity.lock()))
     }
 
     fn refused(&self) {
@@ -124,14 +149,23 @@ impl RemoteTool {
     /// The same tool as one of an MCP server that a bridge has.
     #[must_use]
     pub fn of_server(self, bridged: BridgedServer) -> Self {
-        Self { bridged: Some(bridged), ..self }
+        Self { program: RemoteProgram::Bridge(bridged), ..self }
+    }
+
+    /// The same tool as one that a program provides. Only the program's own replies count.
+    #[must_use]
+    pub fn of_provider(self, provider: AgentName) -> Self {
+        Self { program: RemoteProgram::Provider(provider), ..self }
     }
 
     fn failed(&self, failure: ToolFailure) -> ToolFailure {
         if matches!(failure.cause, Cause::UnknownTool | Cause::InvalidArguments) {
             self.daemons.refused();
         }
-        unreachable(&self.name, failure)
+        match self.program {
+            RemoteProgram::Provider(_) => unprovided(&self.name, failure),
+            RemoteProgram::Daemon | RemoteProgram::Bridge(_) => unreachable(&self.name, failure),
+        }
     }
 
     fn request(
@@ -158,11 +192,24 @@ impl RemoteTool {
         let wanted = wanted.map(|name| (header::on_the_wire(name), "1".to_owned()));
         let key = call.idempotency_key.as_deref();
         let key = key.map(|key| (header::on_the_wire(header::IDEMPOTENCY_KEY), key.to_owned()));
-        let server = self.bridged.as_ref().map(|bridged| bridged.server.as_ref().to_owned());
-        let server = server.map(|server| (header::on_the_wire(header::MCP_SERVER), server));
+        let server = match &self.program {
+            RemoteProgram::Bridge(bridged) => {
+                Some((header::on_the_wire(header::MCP_SERVER), bridged.server.as_ref().to_owned()))
+            }
+            RemoteProgram::Daemon | RemoteProgram::Provider(_) => None,
+        };
         let headers = wanted.chain(key).chain([hops]).chain(server);
         Arc::make_mut(&mut request.properties).headers.extend(headers);
         sender.sign(request)
+    }
+
+    /// The only sender whose reply counts; absent: any.
+    fn replier(&self) -> Option<ReplySender> {
+        match &self.program {
+            RemoteProgram::Daemon => None,
+            RemoteProgram::Bridge(bridged) => Some(ReplySender::Source(bridged.bridge.clone().unwrap_or_default())),
+            RemoteProgram::Provider(provider) => Some(self.daemons.reply_of(provider.clone())),
+        }
     }
 }
 
@@ -184,35 +231,44 @@ pub(crate) fn next_hop(tool: &str, caller: &Caller) -> Result<(String, String), 
 
 /// A call that was not made, without the topic and the broker's texts: these are for the log.
 pub(crate) fn unreachable(tool: &str, failure: ToolFailure) -> ToolFailure {
+    not_made(failure, || format!("Tool '{tool}' was not called: no daemon takes its calls now."))
+}
+
+/// The same of a tool that a program provides.
+fn unprovided(tool: &str, failure: ToolFailure) -> ToolFailure {
+    not_made(failure, || format!("Tool '{tool}' was not called: the program that provides it is not running now."))
+}
+
+fn not_made(failure: ToolFailure, text: impl FnOnce() -> String) -> ToolFailure {
     if failure.cause != Cause::ConnectFailed {
         return failure;
     }
-    let text = format!("Tool '{tool}' was not called: no daemon takes its calls now.");
-    ToolFailure { message: text, detail: Some(failure.message), ..failure }
+    ToolFailure { message: text(), detail: Some(failure.message), ..failure }
 }
 
 impl Executor for RemoteTool {
     async fn execute(&self, call: ToolCall) -> Result<ToolOutput, ToolFailure> {
         let hops = next_hop(&self.name, &call.caller)?;
         let client = self.daemons.client();
-        client.connected(&call.cancelled, call.deadline).await.map_err(|failure| unreachable(&self.name, failure))?;
+        client.connected(&call.cancelled, call.deadline).await.map_err(|failure| self.failed(failure))?;
         let (id, sender) = (new_message_id(), self.daemons.sender(&call.caller));
         let mut request = self.request(client, &sender, &call, &id, hops);
-        if self.bridged.is_some() {
+        // What waits for a program that is away is not run when no one waits for it any more.
+        if !matches!(self.program, RemoteProgram::Daemon) {
             request = request.expiring(call.deadline.saturating_duration_since(client.clock.now()));
         }
         let reply = client.run(RemoteCall {
             request,
             sender: &sender,
             id: &id,
-            from: self.bridged.as_ref().map(|bridged| bridged.bridge.clone().unwrap_or_default()),
+            from: self.replier(),
             effect: self.effect,
             progress: call.progress.clone(),
             cancelled: &call.cancelled,
             until: call.deadline,
         });
         let reply = reply.await.map_err(|failure| self.failed(failure))?;
-        if reply.is_none() && self.bridged.is_some() {
+        if reply.is_none() && matches!(self.program, RemoteProgram::Bridge(_)) {
             // Another bridge may have the server now.
             self.daemons.refused();
         }

@@ -43,9 +43,9 @@ pub use messages::{
     McpRegisterServerRequest, McpRegisterServerResponse, McpServerSummary, McpServersIndexed, McpToolDefinition,
     McpUnregisterServerRequest, McpUnregisterServerResponse, Ping, Pong, ScheduledTaskMessage, ScriptInvokeRequest,
     ScriptInvokeResponse, SessionEnd, SubagentCancelMessage, SubagentProgressMessage, SubagentResultMessage,
-    SubagentTaskMessage, ToolCancelRequest, ToolCancelResponse, ToolError, ToolHintsRequest, ToolHintsResponse,
-    ToolInvokeRequest, ToolInvokeResponse, ToolListRequest, ToolListResponse, ToolProgress, ToolsChanged,
-    UnknownFormat,
+    SubagentTaskMessage, ToolAnnouncement, ToolCancelRequest, ToolCancelResponse, ToolError, ToolHintsRequest,
+    ToolHintsResponse, ToolInvokeRequest, ToolInvokeResponse, ToolListRequest, ToolListResponse, ToolProgress,
+    ToolsChanged, UnknownFormat,
 };
 pub use properties::{MAX_SHORT_STRING, Properties, bounded};
 pub use trace::TraceContext;

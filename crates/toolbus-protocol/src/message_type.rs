@@ -28,6 +28,8 @@ pub const PONG: &str = "Toolbus.Pong";
 pub const SESSION_END: &str = "Toolbus.SessionEnd";
 /// Tells an agent that its tools changed.
 pub const TOOLS_CHANGED: &str = "Toolbus.ToolsChanged";
+/// Tells daemons that the tools that the sender provides are there, or have changed.
+pub const TOOL_ANNOUNCEMENT: &str = "Toolbus.ToolAnnouncement";
 
 /// Tells an agent that a task that it scheduled is due.
 pub const SCHEDULED_TASK_MESSAGE: &str = "RockBot.Host.ScheduledTaskMessage";
@@ -169,6 +171,7 @@ mod tests {
             ("RockBot.A2A.AgentCard", Kind::Reply),
             ("Toolbus.ToolProgress", Kind::Reply),
             ("Toolbus.ToolsChanged", Kind::Reply),
+            ("Toolbus.ToolAnnouncement", Kind::Reply),
             ("RockBot.Scripts.ScriptInvokeRequest", Kind::Foreign),
             ("Toolbus.Ping", Kind::Foreign),
         ];

@@ -15,7 +15,7 @@ pub use a2a::{
     AgentArtifact, AgentCard, AgentMessage, AgentMessageBody, AgentMessagePart, AgentSkill, AgentTaskCancelRequest,
     AgentTaskError, AgentTaskRequest, AgentTaskResult, AgentTaskState, AgentTaskStatusUpdate,
 };
-pub use control::{DaemonIntake, Ping, Pong, SessionEnd, ToolCancelRequest, ToolCancelResponse};
+pub use control::{DaemonIntake, Ping, Pong, SessionEnd, ToolAnnouncement, ToolCancelRequest, ToolCancelResponse};
 pub use hints::{MAX_HINTED_TEXT, ToolHintsRequest, ToolHintsResponse};
 pub use invoke::{ContentBlock, ToolError, ToolInvokeRequest, ToolInvokeResponse, ToolProgress};
 pub use list::{Format, MAX_LISTED_NAMES, ToolListRequest, ToolListResponse, ToolsChanged, UnknownFormat};

@@ -14,6 +14,8 @@ pub const TOOL_LIST: &str = "tool.list";
 pub const TOOL_HINTS: &str = "tool.hints";
 /// Requests to a daemon to say what it is.
 pub const TOOL_PING: &str = "tool.ping";
+/// Announcements of programs that the tools that they provide are there, or have changed.
+pub const TOOL_ANNOUNCE: &str = "tool.announce";
 /// Announcements of agents that a session is over.
 pub const TOOL_SESSION_END: &str = "tool.session.end";
 
@@ -41,6 +43,12 @@ pub fn control_in(topic: &str) -> Option<&'static str> {
     let is_of =
         |control: &&str| topic.strip_prefix(control).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'));
     [TOOL_LIST, TOOL_HINTS, TOOL_PING].into_iter().find(is_of)
+}
+
+/// Where `provider`, a program that provides tools, takes calls from.
+#[must_use]
+pub fn of_provider(provider: &str) -> String {
+    format!("{TOOL_INVOKE}.provider.{provider}")
 }
 
 /// Where `agent` hears which MCP servers there are for it.
@@ -120,12 +128,13 @@ pub fn subagent_result(agent: &str) -> String {
 /// Topics on which requests travel: no reply may ever be published there.
 ///
 /// As patterns; a topic named in the configuration comes on top of these.
-pub const REQUEST_TOPICS: [&str; 19] = [
+pub const REQUEST_TOPICS: [&str; 20] = [
     "tool.invoke.#",
     "tool.list.#",
     "tool.hints.#",
     "tool.ping.#",
     "tool.cancel.#",
+    "tool.announce.#",
     "tool.session.end.#",
     MCP_REFRESH,
     MCP_MANAGE,

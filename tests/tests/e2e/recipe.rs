@@ -3,6 +3,8 @@
 
 use std::path::Path;
 
+use lapin::options::{QueueBindOptions, QueueDeclareOptions};
+use lapin::types::FieldTable;
 use lapin::{Connection, ConnectionProperties};
 use serde_json::{Value, json};
 use toolbus_e2e::client::Client;
@@ -58,6 +60,20 @@ impl Fixture {
     /// An agent that receives on the queue that the operator made for it.
     pub(crate) async fn agent(&self, user: &str) -> Client {
         Client::listening_on(&self.site, &self.url(user), &format!("{user}.answers")).await
+    }
+
+    /// A program that provides tools, and receives on its queue.
+    pub(crate) async fn provider(&self, user: &str) -> Client {
+        let (connection, queue) = (self.connect(user).await, format!("provider.{user}"));
+        let durable = QueueDeclareOptions { durable: true, ..QueueDeclareOptions::default() };
+        let channel = connection.create_channel().await.unwrap();
+        channel.queue_declare(queue.as_str().into(), durable, FieldTable::default()).await.unwrap();
+        for control in ["invoke", "list"] {
+            let (topic, options) = (format!("tool.{control}.provider.{user}"), QueueBindOptions::default());
+            let (queue, none) = (queue.as_str().into(), FieldTable::default());
+            channel.queue_bind(queue, "rockbot".into(), topic.into(), options, none).await.unwrap();
+        }
+        Client::listening_on(&self.site, &self.url(user), &queue).await
     }
 
     /// Adds a user with these permissions to configure, write and read, and no topic permissions.

@@ -2,8 +2,9 @@
 //! passes calls on to it, and without them the operator reads what is missing.
 
 use serde_json::{Value, json};
-use toolbus_e2e::client::Client;
+use toolbus_e2e::client::{Client, Request};
 use toolbus_e2e::daemon::Daemon;
+use toolbus_e2e::message::Message;
 use toolbus_testing::patience::eventually;
 
 use crate::least_privilege::try_all;
@@ -12,6 +13,8 @@ use crate::recipe::{Fixture, PASSWORD, VHOST};
 /// As in `least_privilege`: what each user tries, what comes of it, and with which names.
 const ATTEMPTS: &str = "
 toolbus | publish | yes | rockbot tool.invoke.lab, rockbot tool.list.lab, rockbot tool.cancel, rockbot tool.ping
+toolbus | publish | yes | rockbot tool.invoke.provider.billing, rockbot tool.list.provider.billing
+toolbus | publish | 403 | rockbot tool.invoke.provider.a.b, rockbot tool.announce
 toolbus | publish | yes | rockbot tool.result.ana, rockbot tool.meta.tools.ana, amq.default any.queue
 toolbus | publish | yes | rockbot tool.invoke.mcp, rockbot mcp.manage, rockbot tool.meta.mcp.refresh
 toolbus | publish | 403 | rockbot tool.invoke, rockbot tool.invoke.other, rockbot tool.list, rockbot mcp.manage.any
@@ -21,7 +24,7 @@ toolbus | publish as | 406 | svc-ana rockbot tool.invoke.lab
 toolbus | declare queue | yes | reply.mine, toolbus.more
 toolbus | declare queue | 403 | reply, toolbus-lab.more, svc-ana.answers
 toolbus | bind queue | yes | reply.mine rockbot tool.meta.tools.toolbus, reply.mine rockbot tool.meta.mcp.toolbus
-toolbus | bind queue | yes | reply.mine rockbot reply.mine
+toolbus | bind queue | yes | reply.mine rockbot reply.mine, reply.mine rockbot tool.announce
 toolbus | bind queue | 403 | reply.mine rockbot tool.meta.tools.ana, reply.mine rockbot tool.result.ana
 toolbus | bind queue | 403 | reply.mine rockbot tool.invoke.lab, reply.mine rockbot tool.list.lab, reply.mine rockbot #
 toolbus | consume | 403 | toolbus-lab.invoke, toolbus-lab.control, svc-ana.answers
@@ -41,6 +44,15 @@ toolbus-lab | bind queue | 403 | toolbus-lab.control rockbot tool.meta.tools.too
 toolbus-lab | bind queue | 403 | toolbus.invoke rockbot tool.invoke.lab
 toolbus-lab | consume | yes | toolbus-lab.invoke.dlq
 toolbus-lab | consume | 403 | toolbus.invoke, toolbus.invoke.dlq, svc-ana.answers
+billing | publish | yes | rockbot tool.announce, amq.default reply.any
+billing | publish | 403 | rockbot tool.invoke, rockbot tool.list, rockbot tool.invoke.provider.billing, rockbot tool.cancel
+billing | declare queue | yes | provider.billing, reply.billing.x
+billing | declare queue | 403 | provider.other, reply.mine, toolbus.more, svc-ana.answers
+billing | bind queue | yes | provider.billing rockbot tool.invoke.provider.billing
+billing | bind queue | yes | provider.billing rockbot tool.list.provider.billing, provider.billing rockbot tool.cancel
+billing | bind queue | 403 | provider.billing rockbot tool.invoke.provider.other, provider.billing rockbot tool.invoke
+billing | bind queue | 403 | provider.billing rockbot tool.announce, provider.billing rockbot #
+billing | consume | 403 | toolbus.invoke, toolbus-lab.invoke, svc-ana.answers
 ";
 
 /// Configuration of the daemon that the agents call.
@@ -86,10 +98,67 @@ async fn with_the_shipped_permissions_a_list_is_learnt_and_followed_and_a_call_p
     back.reload(&lab("[tools]\necho = true\ntime = true\n")).await;
     front.remote_set("more tools", |set| set["tools"].as_u64() > Some(1)).await;
     front.wait_until_ready().await;
-    try_all(&fixture, &["toolbus", "toolbus-lab"], ATTEMPTS).await;
+    try_all(&fixture, &["toolbus", "toolbus-lab", "billing"], ATTEMPTS).await;
     assert_eq!(called(&ana, "after that").await, "after that");
     front.stop(&fixture.site).await;
     back.stop(&fixture.lab()).await;
+}
+
+/// The list of one tool, as a reply to a request.
+fn list(request: &Message, from: &Client, login: &str, tool: &str) -> Request {
+    let tool = json!({"name": tool, "description": "Of a test.", "inputSchema": {"type": "object"}});
+    let body = json!({"agent": "toolbus", "version": tool["name"], "tools": [tool]});
+    signed(request, from, login, "Toolbus.ToolListResponse", &body)
+}
+
+/// A reply to a request, with a login that the broker compares with the sender's.
+fn signed(request: &Message, from: &Client, login: &str, kind: &str, body: &Value) -> Request {
+    let (queue, login) = (request.properties.reply_to().as_ref().unwrap().to_string(), login.to_owned());
+    let correlation = request.correlation_id().to_owned();
+    let reply = from.raw(body.to_string()).on(&queue).of_type(kind);
+    reply.with(|properties| properties.with_correlation_id(correlation.into()).with_user_id(login.into()))
+}
+
+#[tokio::test]
+async fn with_the_shipped_permissions_a_program_provides_tools_that_no_other_login_can_list_or_answer_for() {
+    let fixture = Fixture::new().await.with_remote().await;
+    // Another login, that may do everything: it hears all that the program hears.
+    fixture.node.ctl(&["add_user", "thief", PASSWORD]).await;
+    fixture.node.ctl(&["set_permissions", "-p", VHOST, "thief", ".*", ".*", ".*"]).await;
+    let thief = Client::connect_as(&fixture.site, &fixture.url("thief")).await;
+    for topic in ["tool.invoke.provider.billing", "tool.list.provider.billing"] {
+        thief.bind(topic).await;
+    }
+    let set = "provider = \"billing\"\n";
+    let front = FRONT.replace("topic = \"tool.invoke.lab\"\n", set);
+    let front = Daemon::start(&fixture.site, &front).await;
+    front.remote_set("no list of another login", |set| set["phase"] == "waiting").await;
+    let program = fixture.provider("billing").await;
+    let announcement = program.raw("{}").on("tool.announce").of_type("Toolbus.ToolAnnouncement");
+    program.send(&announcement).await;
+    let came = async |client: &Client, topic: &str| {
+        eventually(topic, async || client.received().into_iter().find(|message| message.routing_key == topic)).await
+    };
+    let asked = came(&thief, "tool.list.provider.billing").await;
+    thief.publish("", &list(&asked, &thief, "thief", "steal")).await;
+    let asked = came(&program, "tool.list.provider.billing").await;
+    program.publish("", &list(&asked, &program, "billing", "find_invoice")).await;
+    let set = front.remote_set("the tools of the program", |set| set["phase"] == "ready").await;
+    assert_eq!((&set["tools"], &set["lastError"]), (&json!(1), &Value::Null));
+
+    let ana = fixture.agent("svc-ana").await;
+    let request = ana.request("lab.find_invoice", &json!({}));
+    let request = request.with(|properties| properties.with_user_id("svc-ana".into()));
+    ana.send(&request).await;
+    let asked = came(&program, "tool.invoke.provider.billing").await;
+    let caller = (asked.header("rb-source"), asked.properties.user_id().as_ref().map(|user| user.as_str()));
+    assert_eq!(caller, ("ana", Some("toolbus")));
+    let result = |content: &str| json!({"toolCallId": asked.body()["toolCallId"], "toolName": "find_invoice", "content": content, "isError": false});
+    let kind = "RockBot.Tools.ToolInvokeResponse";
+    thief.publish("", &signed(&asked, &thief, "thief", kind, &result("forged"))).await;
+    program.publish("", &signed(&asked, &program, "billing", kind, &result("paid"))).await;
+    assert_eq!(ana.reply(&request).await.content(), "paid");
+    front.stop(&fixture.site).await;
 }
 
 #[tokio::test]

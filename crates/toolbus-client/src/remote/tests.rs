@@ -12,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 use toolbus_broker::embedded::Embedded;
 use toolbus_core::Clock;
 use toolbus_core::bus::{Bus, Delivery, Outgoing, Ownership, Subscription, Target};
-use toolbus_core::caller::{AgentName, Caller};
+use toolbus_core::caller::{AgentName, Caller, Identity};
 use toolbus_core::failure::{Cause, ToolFailure};
 use toolbus_core::progress::ProgressSink;
 use toolbus_core::tool::{Effect, Executor as _, ToolCall, ToolOutput};
@@ -44,7 +44,8 @@ impl Lab {
             ownership: Ownership::Replica,
             is_inbox: false,
         });
-        let daemons = RemoteDaemons::new(Arc::new(bus.connect()), "front".to_owned(), None, MAX_REPLY);
+        let daemons =
+            RemoteDaemons::new(Arc::new(bus.connect()), "front".to_owned(), None, Identity::default(), MAX_REPLY);
         Self { bus, requests, tool: daemons.tool(TOPIC, "lab.pay".into(), Effect::Effectful) }
     }
 
@@ -258,7 +259,8 @@ async fn a_cancelled_call_is_cancelled_there() {
 
 #[tokio::test(start_paused = true)]
 async fn no_daemon_is_told_without_its_topic_and_a_circle_is_not_gone_round() {
-    let daemons = RemoteDaemons::new(Arc::new(Embedded::new()), "front".to_owned(), None, MAX_REPLY);
+    let daemons =
+        RemoteDaemons::new(Arc::new(Embedded::new()), "front".to_owned(), None, Identity::default(), MAX_REPLY);
     let tool = daemons.tool(TOPIC, "lab.pay".into(), Effect::Effectful);
     let failure = tool.execute(call(ana())).await.unwrap_err();
     assert_eq!(failure.cause, Cause::ConnectFailed);
@@ -311,4 +313,38 @@ async fn of_a_bridge_without_a_name_no_other_answers_for_it() {
     lab.publish(&asked, envelope, &error).await;
     lab.answer(&asked, "paid").await;
     assert_eq!(running.await.unwrap(), Ok(ToolOutput::text("paid")));
+}
+
+#[tokio::test(start_paused = true)]
+async fn of_a_provider_only_its_own_replies_and_reports_count() {
+    let mut lab = Lab::new();
+    lab.tool = lab.tool.clone().of_provider(AgentName::parse("lab").unwrap());
+    let (progress, mut reports) = ProgressSink::new();
+    let running = lab.start(ToolCall { progress: Some(progress), ..call(ana()) });
+    let asked = lab.next().await;
+    assert!(asked.expiration.is_some(), "a provider that comes back later must not run it");
+    for (source, content) in [(None, "forged"), (Some("thief"), "stolen"), (Some("lab"), "paid")] {
+        let envelope = |kind: &str| Envelope {
+            message_type: kind.to_owned(),
+            correlation_id: asked.correlation.clone(),
+            source: source.map(str::to_owned),
+            ..Envelope::default()
+        };
+        let id = &asked.body["toolCallId"];
+        let report = json!({"toolCallId": id, "toolName": "pay", "progress": 1, "message": content});
+        lab.publish(&asked, envelope(message_type::TOOL_PROGRESS), &report).await;
+        let body = json!({"toolCallId": id, "toolName": "pay", "content": content, "isError": false});
+        lab.publish(&asked, envelope(message_type::TOOL_INVOKE_RESPONSE), &body).await;
+    }
+    assert_eq!(running.await.unwrap(), Ok(ToolOutput::text("paid")));
+    assert_eq!(reports.recv().await.unwrap().message.as_deref(), Some("paid"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_provider_that_is_away_is_told_as_that() {
+    let bus = Arc::new(Embedded::new());
+    let daemons = RemoteDaemons::new(bus, "front".to_owned(), None, Identity::default(), MAX_REPLY);
+    let provider = AgentName::parse("lab").unwrap();
+    let tool = daemons.tool(TOPIC, "lab.pay".into(), Effect::Effectful).of_provider(provider);
+    insta::assert_snapshot!(told(tool.execute(call(ana())).await), @"ConnectFailed Some(NotStarted): Tool 'lab.pay' was not called: the program that provides it is not running now.");
 }

@@ -115,6 +115,12 @@ pub struct ToolCancelResponse {
     pub cancelled: bool,
 }
 
+/// Says that the tools that the sender provides are there, or have changed: daemons then ask for them. Its body has no
+/// fields that count.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct ToolAnnouncement {}
+
 /// Says that a session of the sender is over: what was kept for it alone is stopped.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]

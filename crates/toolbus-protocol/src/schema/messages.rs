@@ -11,8 +11,8 @@ use crate::{
     McpRegisterServerRequest, McpRegisterServerResponse, McpServersIndexed, McpUnregisterServerRequest,
     McpUnregisterServerResponse, Ping, Pong, ScheduledTaskMessage, ScriptInvokeRequest, ScriptInvokeResponse,
     SessionEnd, SubagentCancelMessage, SubagentProgressMessage, SubagentResultMessage, SubagentTaskMessage,
-    ToolCancelRequest, ToolCancelResponse, ToolError, ToolHintsRequest, ToolHintsResponse, ToolInvokeRequest,
-    ToolInvokeResponse, ToolListRequest, ToolListResponse, ToolProgress, ToolsChanged, message_type,
+    ToolAnnouncement, ToolCancelRequest, ToolCancelResponse, ToolError, ToolHintsRequest, ToolHintsResponse,
+    ToolInvokeRequest, ToolInvokeResponse, ToolListRequest, ToolListResponse, ToolProgress, ToolsChanged, message_type,
 };
 
 /// A type of messages.
@@ -68,6 +68,7 @@ pub(super) const MESSAGES: &[MessageSchema] = &[
     MessageSchema::read::<Ping>(message_type::PING, &[]),
     MessageSchema::written::<Pong>(message_type::PONG),
     MessageSchema::read::<SessionEnd>(message_type::SESSION_END, &["sessionId"]),
+    MessageSchema::read::<ToolAnnouncement>(message_type::TOOL_ANNOUNCEMENT, &[]),
     MessageSchema::written::<ToolsChanged>(message_type::TOOLS_CHANGED),
     MessageSchema::written::<ScheduledTaskMessage>(message_type::SCHEDULED_TASK_MESSAGE),
     MessageSchema::read_by_agents::<AgentCard>(message_type::AGENT_CARD),

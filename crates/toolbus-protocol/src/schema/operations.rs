@@ -7,7 +7,7 @@ use crate::message_type::{
     MCP_RELEASE_SESSION_QUESTIONS_REQUEST, MCP_SERVERS_INDEXED, MCP_UNREGISTER_SERVER_REQUEST,
     MCP_UNREGISTER_SERVER_RESPONSE, PING, PONG, SCHEDULED_TASK_MESSAGE, SCRIPT_INVOKE_REQUEST, SCRIPT_INVOKE_RESPONSE,
     SESSION_END, SUBAGENT_CANCEL_MESSAGE, SUBAGENT_PROGRESS_MESSAGE, SUBAGENT_RESULT_MESSAGE, SUBAGENT_TASK_MESSAGE,
-    TOOL_CANCEL_REQUEST, TOOL_CANCEL_RESPONSE, TOOL_ERROR, TOOL_HINTS_REQUEST, TOOL_HINTS_RESPONSE,
+    TOOL_ANNOUNCEMENT, TOOL_CANCEL_REQUEST, TOOL_CANCEL_RESPONSE, TOOL_ERROR, TOOL_HINTS_REQUEST, TOOL_HINTS_RESPONSE,
     TOOL_INVOKE_REQUEST, TOOL_INVOKE_RESPONSE, TOOL_LIST_REQUEST, TOOL_LIST_RESPONSE, TOOL_PROGRESS, TOOLS_CHANGED,
 };
 use crate::topic;
@@ -125,6 +125,13 @@ fn control() -> Vec<Operation> {
             &[SESSION_END],
             &[],
             "Ends a session of the sender and everything started for it.",
+        ),
+        receive(
+            "receiveProvider",
+            topic::TOOL_ANNOUNCE,
+            &[TOOL_ANNOUNCEMENT],
+            &[],
+            "Learns that the tools of a provider are there, or have changed.",
         ),
         send(
             "announceTools",

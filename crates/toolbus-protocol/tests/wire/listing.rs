@@ -216,11 +216,12 @@ fn a_request_for_hints_is_read_liberally_and_the_response_is_one_text() {
 
 #[test]
 fn topics_types_and_trust_are_named_as_on_the_wire() {
-    let names: [&str; 13] = [
+    let names: [&str; 15] = [
         topic::TOOL_LIST,
         topic::TOOL_HINTS,
         topic::TOOL_PING,
         topic::TOOL_SESSION_END,
+        topic::TOOL_ANNOUNCE,
         message_type::TOOL_LIST_REQUEST,
         message_type::TOOL_LIST_RESPONSE,
         message_type::TOOL_HINTS_REQUEST,
@@ -229,11 +230,13 @@ fn topics_types_and_trust_are_named_as_on_the_wire() {
         message_type::PONG,
         message_type::SESSION_END,
         message_type::TOOLS_CHANGED,
+        message_type::TOOL_ANNOUNCEMENT,
         header::TRUST_SYSTEM,
     ];
-    insta::assert_snapshot!(names.join(" "), @"tool.list tool.hints tool.ping tool.session.end Toolbus.ToolListRequest Toolbus.ToolListResponse Toolbus.ToolHintsRequest Toolbus.ToolHintsResponse Toolbus.Ping Toolbus.Pong Toolbus.SessionEnd Toolbus.ToolsChanged system");
+    insta::assert_snapshot!(names.join(" "), @"tool.list tool.hints tool.ping tool.session.end tool.announce Toolbus.ToolListRequest Toolbus.ToolListResponse Toolbus.ToolHintsRequest Toolbus.ToolHintsResponse Toolbus.Ping Toolbus.Pong Toolbus.SessionEnd Toolbus.ToolsChanged Toolbus.ToolAnnouncement system");
     assert_eq!(topic::tools_changed("ana"), "tool.meta.tools.ana");
-    for topic in [topic::TOOL_LIST, topic::TOOL_HINTS, topic::TOOL_PING, topic::TOOL_SESSION_END] {
+    for topic in [topic::TOOL_LIST, topic::TOOL_HINTS, topic::TOOL_PING, topic::TOOL_SESSION_END, topic::TOOL_ANNOUNCE]
+    {
         assert!(topic::REQUEST_TOPICS.iter().any(|pattern| topic::matches(pattern, topic)), "{topic}");
     }
 }

@@ -12,9 +12,9 @@ use toolbus_protocol::{
     McpReadResourceResponse, McpRegisterServerRequest, McpRegisterServerResponse, McpServerSummary, McpServersIndexed,
     McpToolDefinition, McpUnregisterServerRequest, McpUnregisterServerResponse, Outcome, Ping, Pong,
     ScheduledTaskMessage, ScriptInvokeRequest, ScriptInvokeResponse, SessionEnd, SubagentCancelMessage,
-    SubagentProgressMessage, SubagentResultMessage, SubagentTaskMessage, ToolCancelRequest, ToolCancelResponse,
-    ToolError, ToolHintsRequest, ToolHintsResponse, ToolInvokeRequest, ToolInvokeResponse, ToolListRequest,
-    ToolListResponse, ToolProgress, ToolsChanged, message_type as types, schema,
+    SubagentProgressMessage, SubagentResultMessage, SubagentTaskMessage, ToolAnnouncement, ToolCancelRequest,
+    ToolCancelResponse, ToolError, ToolHintsRequest, ToolHintsResponse, ToolInvokeRequest, ToolInvokeResponse,
+    ToolListRequest, ToolListResponse, ToolProgress, ToolsChanged, message_type as types, schema,
 };
 
 use crate::examples;
@@ -257,6 +257,7 @@ fn every_message_that_the_types_write_is_valid_and_has_no_other_field() {
     valid(types::PONG, &pong);
     valid(types::PONG, Pong { takes: Some(takes), ..pong });
     valid(types::SESSION_END, SessionEnd::default());
+    valid(types::TOOL_ANNOUNCEMENT, ToolAnnouncement {});
     valid(types::TOOLS_CHANGED, ToolsChanged::default());
     let due = ScheduledTaskMessage {
         task_name: String::new(),

@@ -1,5 +1,6 @@
 //! `[toolsets.NAME]`: tools that only agents have to which the set is bound, named `prefix.tool`.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,10 +10,11 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 use toolbus_client::{MAX_SCRIPT_SECONDS, SCRIPT_GRACE};
 use toolbus_config::HumanDuration;
+use toolbus_core::caller::AgentName;
 use toolbus_core::tool::{Effect, Membership, ToolDescriptor};
 use toolbus_core::{Parameters, ParametersError};
 use toolbus_protocol::EXECUTE_PYTHON_SCRIPT;
-use toolbus_protocol::topic::SCRIPT_INVOKE;
+use toolbus_protocol::topic::{self, SCRIPT_INVOKE};
 
 /// The kind of backend, as answers name it.
 pub(crate) const PROVIDER: &str = "remote";
@@ -46,6 +48,10 @@ pub struct ToolsetConfig {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(extend("format" = "toolbus-topic"))]
     pub topic: Option<String>,
+    /// For "remote", in place of `topic`: the program that provides the tools, by its name as an agent. What others list
+    /// and reply in its place does not count.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub provider: Option<AgentName>,
     /// For "remote": its tools, by the names that the other daemon knows them by. Absent: those that the other daemon lists
     /// for this one, for which the topic has to begin with `tool.invoke`.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
@@ -171,6 +177,12 @@ pub(crate) fn source(set: &str) -> String {
 }
 
 impl ToolsetConfig {
+    /// The topic on which its tools are called, of a tool set of kind "remote".
+    pub(crate) fn calls_topic(&self) -> Option<Cow<'_, str>> {
+        let of_provider = self.provider.as_ref().map(|provider| Cow::Owned(topic::of_provider(provider.as_str())));
+        of_provider.or_else(|| self.topic.as_deref().map(Cow::Borrowed))
+    }
+
     /// Whether its tools are those that another daemon lists.
     #[must_use]
     pub fn is_learnt(&self) -> bool {

@@ -32,7 +32,8 @@ impl RemoteFamily {
     pub(super) fn new(context: &FamilyContext<'_>, servers: Option<&AppServers>) -> Self {
         let (config, bus) = (context.config, Arc::clone(&context.bus));
         let max_reply = usize::try_from(config.results.max_size.bytes()).unwrap_or(usize::MAX);
-        let daemons = RemoteDaemons::new(bus, config.bus.name.clone(), config.bus.url.login(), max_reply);
+        let daemons =
+            RemoteDaemons::new(bus, config.bus.name.clone(), config.bus.url.login(), config.identity(), max_reply);
         let others: Arc<dyn PendingTools> = match servers {
             Some(servers) => Arc::new(servers.bridge().clone()),
             None => Arc::new(AllArrived),
@@ -52,8 +53,11 @@ impl ToolFamily for RemoteFamily {
     }
 
     fn tools(&self, plan: &mut FamilyPlan<'_>) -> Result<Vec<Tool>, FamilyError> {
-        let (sets, config) = (self.sets.clone(), plan.config.clone());
-        plan.on_commit(move || sets.apply(&config));
+        let (sets, daemons, config) = (self.sets.clone(), self.daemons.clone(), plan.config.clone());
+        plan.on_commit(move || {
+            daemons.identify_by(config.identity());
+            sets.apply(&config);
+        });
         Ok(listed(plan.config, &self.daemons)?)
     }
 
@@ -82,7 +86,7 @@ impl ToolFamily for RemoteFamily {
 fn listed(config: &Config, daemons: &RemoteDaemons) -> Result<Vec<Tool>, RemoteToolError> {
     let mut tools = Vec::new();
     for (set, section) in &config.toolsets {
-        let Some(topic) = &section.topic else { continue };
+        let Some(topic) = section.calls_topic() else { continue };
         if section.is_of_scripts() {
             let descriptor = toolsets::scripts_descriptor((set, section));
             let executor = daemons.scripts(Arc::clone(&descriptor.name));
@@ -92,7 +96,7 @@ fn listed(config: &Config, daemons: &RemoteDaemons) -> Result<Vec<Tool>, RemoteT
         for (name, tool) in &section.tools {
             let descriptor = tool.descriptor((set, section), name);
             let descriptor = descriptor.map_err(|error| RemoteToolError { name: name.clone(), error })?;
-            let executor = daemons.tool(topic.as_str(), Arc::clone(&descriptor.name), tool.effect);
+            let executor = daemons.tool(&*topic, Arc::clone(&descriptor.name), tool.effect);
             tools.push(Tool::new(descriptor, executor));
         }
     }

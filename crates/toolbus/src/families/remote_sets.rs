@@ -1,5 +1,6 @@
 //! Tool sets whose tools other daemons list: followed, sorted out, published in the registry, and waited for by calls.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -9,6 +10,7 @@ use parking_lot::{Mutex, RwLock};
 use tokio::sync::watch;
 use tokio::task::{JoinSet, spawn_blocking};
 use toolbus_client::{BridgedServer, RemoteDaemons, RemoteListing, RemoteNews};
+use toolbus_core::caller::AgentName;
 use toolbus_core::failure::{Cause, ToolFailure};
 use toolbus_core::policy::EffectiveTools;
 use toolbus_core::registry::{Rank, Registry};
@@ -55,8 +57,10 @@ struct LearntSet {
     name: Arc<str>,
     prefix: Arc<str>,
     topic: String,
-    /// The MCP server of a bridge; absent for a daemon.
+    /// The MCP server of a bridge; absent for others.
     server: Option<ServerName>,
+    /// The program that provides the tools; absent for a daemon and a bridge.
+    provider: Option<AgentName>,
     state: Mutex<LearntState>,
     /// Whether the other daemon has listed its tools, or does not answer.
     is_tried: watch::Sender<bool>,
@@ -128,9 +132,10 @@ impl RemoteSets {
 
     async fn follow(self, set: Arc<LearntSet>, limits: Limits) {
         let daemons = &self.parts.daemons;
-        let follower = match &set.server {
-            Some(server) => Some(daemons.follow_server(Arc::clone(server.as_str()))),
-            None => daemons.follow(&set.topic),
+        let follower = match (&set.server, &set.provider) {
+            (Some(server), _) => Some(daemons.follow_server(Arc::clone(server.as_str()))),
+            (None, Some(provider)) => daemons.follow_provider(provider.clone()),
+            (None, None) => daemons.follow(&set.topic),
         };
         let Some(mut follower) = follower else { return };
         let scanner = match Scanner::new() {
@@ -213,7 +218,12 @@ impl RemoteSets {
         descriptor.is_learnt = true;
         let (name, effect) = (Arc::clone(&descriptor.name), descriptor.effect);
         let executor = self.parts.daemons.tool(set.topic.as_str(), name, effect);
-        let Some(server) = &set.server else { return Tool::new(descriptor, executor) };
+        let Some(server) = &set.server else {
+            return match &set.provider {
+                Some(provider) => Tool::new(descriptor, executor.of_provider(provider.clone())),
+                None => Tool::new(descriptor, executor),
+            };
+        };
         let bridged = BridgedServer { server: Arc::clone(server.as_str()), bridge: bridge.cloned() };
         Tool::new(descriptor, executor.of_server(bridged))
     }
@@ -264,7 +274,8 @@ impl LearntSet {
         Self {
             name: name.into(),
             prefix: config.prefix(name).into(),
-            topic: config.topic.clone().unwrap_or_default(),
+            topic: config.calls_topic().map(Cow::into_owned).unwrap_or_default(),
+            provider: config.provider.clone(),
             server: config.server.as_deref().and_then(|server| ServerName::parse(server).ok()),
             state: Mutex::default(),
             is_tried: watch::Sender::new(false),
@@ -287,7 +298,10 @@ impl LearntSet {
             provider: toolsets::PROVIDER,
             title: match &self.server {
                 Some(server) => format!("MCP server {server}"),
-                None => format!("the daemon of tool set {}", self.name),
+                None => match &self.provider {
+                    Some(provider) => format!("the provider {provider}"),
+                    None => format!("the daemon of tool set {}", self.name),
+                },
             },
             server: self.server.as_ref().map(|server| Arc::clone(server.as_str())),
             naming: Naming::default(),

@@ -78,7 +78,12 @@ impl RuleChecker<'_> {
         let here = ["toolsets", set].map(str::to_owned);
         let missing = |key: &str, what: &str| format!("`{key}` is missing; expected {what}");
         if config.kind != Kind::Remote {
-            for (key, is_given) in [("topic", config.topic.is_some()), ("tools", !config.tools.is_empty())] {
+            let remote = [
+                ("topic", config.topic.is_some()),
+                ("provider", config.provider.is_some()),
+                ("tools", !config.tools.is_empty()),
+            ];
+            for (key, is_given) in remote {
                 if is_given {
                     let what = "only used by a tool set of kind \"remote\"";
                     self.tell_at(vec![below(&here, &[key])], Part::Key, what);
@@ -106,15 +111,17 @@ impl RuleChecker<'_> {
                     let what = "a tool set of kind \"remote\" is shared: the other daemon has its sessions";
                     self.tell_at(vec![below(&here, &["scope"])], Part::Value, what);
                 }
-                if config.topic.is_none() {
-                    let what = missing("topic", "the topic from which the other daemon takes calls");
+                if config.provider.is_some() {
+                    self.provided(set, config);
+                } else if config.topic.is_none() {
+                    let what = missing("topic", "the topic from which the other daemon takes calls, or `provider`");
                     self.tell_at(vec![here.to_vec()], Part::Value, what);
                 }
                 let has_list = config.topic.as_deref().is_none_or(|topic| control_of(TOOL_LIST, topic).is_some());
                 let is_bridged = config.topic.as_deref() == Some(TOOL_INVOKE_MCP);
                 if config.is_of_scripts() {
                     self.scripts_elsewhere(set, config);
-                } else if server.is_some() {
+                } else if server.is_some() && config.provider.is_none() {
                     self.bridged(set, config);
                 } else if config.is_learnt() && is_bridged {
                     let what = missing("server", "the name of an MCP server that a bridge has");
@@ -145,6 +152,20 @@ impl RuleChecker<'_> {
                 let name = ServerName::parse(name).ok()?;
                 self.is_there(at_server(set), &name).then_some(name)
             }
+        }
+    }
+
+    /// Reports mistakes in a remote tool set whose tools a program provides.
+    fn provided(&mut self, set: &str, config: &ToolsetConfig) {
+        let here = ["toolsets", set].map(str::to_owned);
+        let others = [("topic", config.topic.is_some()), ("tools", !config.tools.is_empty())];
+        for (key, _) in others.into_iter().filter(|(_, is_given)| *is_given) {
+            let what = "not used with `provider`: the program has a topic of its own, and lists its tools";
+            self.tell_at(vec![below(&here, &[key])], Part::Key, what);
+        }
+        if config.server.is_some() {
+            let what = "not used with `provider`, which is no MCP server";
+            self.tell_at(vec![at_server(set)], Part::Key, what);
         }
     }
 

@@ -269,9 +269,23 @@ fn a_remote_tool_set_without_tools_has_a_topic_on_which_they_are_listed() {
 }
 
 #[test]
+fn a_tool_set_of_a_provider_needs_nothing_else() {
+    let set = "[toolsets.billing]\nkind = 'remote'\nprovider = 'billing'\n";
+    let loaded = load(&[set], &[], &[]).unwrap().config;
+    assert_eq!(loaded.toolsets["billing"].calls_topic().unwrap(), "tool.invoke.provider.billing");
+    let more = "topic = 'lab'\nserver = 'files'\nscope = 'session'\n[toolsets.billing.tools.a]\ndescription = 'x'\n";
+    insta::assert_snapshot!(problems(&format!("{set}{more}")), @r#"
+    a.toml:4:1: `toolsets.billing.topic`: not used with `provider`: the program has a topic of its own, and lists its tools
+    a.toml:5:1: `toolsets.billing.server`: not used with `provider`, which is no MCP server
+    a.toml:6:9: `toolsets.billing.scope`: a tool set of kind "remote" is shared: the other daemon has its sessions
+    a.toml:7:19: `toolsets.billing.tools`: not used with `provider`: the program has a topic of its own, and lists its tools
+    "#);
+}
+
+#[test]
 fn a_remote_tool_set_has_a_topic_and_tools_and_nothing_of_other_kinds() {
     insta::assert_snapshot!(problems("[toolsets.lab]\nkind = 'remote'\nscope = 'session'\nserver = 'files'"), @r#"
-    a.toml:1:1: `toolsets.lab`: `topic` is missing; expected the topic from which the other daemon takes calls
+    a.toml:1:1: `toolsets.lab`: `topic` is missing; expected the topic from which the other daemon takes calls, or `provider`
     a.toml:3:9: `toolsets.lab.scope`: a tool set of kind "remote" is shared: the other daemon has its sessions
     "#);
     let tool = "[toolsets.lab.tools.\"a.b\"]\ndescription = 'x'\nparameters = '{}'\n";
