@@ -222,8 +222,12 @@ def endpoint(name: str, path: str, port: int, **more: str) -> str:
 AGENTS = """
 [identity]
 trust_headers = true
+[toolsets.billing]
+kind = "remote"
+topic = "tool.invoke.provider.billing"
 [agents.ana]
 allowed_tools = ["*"]
+toolsets = ["billing"]
 tool_rate_limits = { limited = { rps = 2.0, burst = 1 } }
 outbound_allowlist = { people = ["ana"] }
 [agents.busy]

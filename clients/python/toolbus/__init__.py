@@ -23,12 +23,14 @@ from .errors import (
     ToolNotFound,
     ToolTimeout,
 )
+from .functions import Call
 from .messages import Progress, Result, ToolsChanged
 
 __all__ = [
     "AuthRequired",
     "BrokerUnreachable",
     "BusError",
+    "Call",
     "ExecutionFailed",
     "InvalidArguments",
     "InvalidReply",

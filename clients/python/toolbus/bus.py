@@ -7,19 +7,21 @@ import itertools
 import os
 import random
 import uuid
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 import aio_pika
 from aio_pika.abc import AbstractIncomingMessage
 
 from . import messages
 from .errors import BusError, Misuse, ToolError, ToolTimeout
+from .functions import Effect, Tool, tool_of
 from .link import Link
 from .messages import Progress, Result, ToolsChanged
+from .provider import Provider
 
 if TYPE_CHECKING:
     from .mcp import McpToolbus
@@ -31,7 +33,7 @@ LONGEST_PAUSE = 5.0
 # Reports of progress that a slow reader may be behind.
 MAX_REPORTS = 1000
 INVOKE = "tool.invoke"
-Read = TypeVar("Read")
+Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 @dataclass
@@ -69,11 +71,14 @@ class Toolbus:
         self.timeout = timeout
         self.retries = retries
         self.strays = 0
-        """Number of replies that no call waited for, and that were dropped: late, repeated, or for another client."""
+        """Number of messages that were dropped: replies that no call waited for, because they were late, repeated or
+        for another client, and requests to `serve` that cannot be replied to."""
         self._url, self._exchange, self._topic, self._headers = url, exchange, topic, dict(headers or {})
         self._waiting: dict[str, Waiter] = {}
         self._listeners: list[Callable[[ToolsChanged], None]] = []
         self._background: set[asyncio.Task[None]] = set()
+        self._tools: dict[str, Tool] = {}
+        self._provider: Provider | None = None
         self._link: Link | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._pid = 0
@@ -101,10 +106,12 @@ class Toolbus:
         self._link, self._loop, self._pid = link, asyncio.get_running_loop(), os.getpid()
 
     async def close(self) -> None:
-        """Disconnects; calls that still wait fail."""
+        """Lets `serve` end as its cancellation does, and disconnects; calls that still wait fail."""
         if not self._link:
             return
         link = self._opened()
+        if self._provider:
+            await self._provider.stop()
         if self._background:
             await asyncio.wait(self._background, timeout=GRACE)
         self._link = None
@@ -153,7 +160,7 @@ class Toolbus:
         deadline = asyncio.get_running_loop().time() + timeout
 
         async def attempt() -> Result:
-            kind = "RockBot.Tools.ToolInvokeRequest"
+            kind = messages.INVOKE_REQUEST
             reply = await self._ask(
                 link, self._topic, kind, body, deadline, request=request, headers=own, progress=progress
             )
@@ -190,7 +197,7 @@ class Toolbus:
         def says_so(reply: AbstractIncomingMessage) -> bool:  # every daemon replies
             return messages.body(reply).get("cancelled") is True
 
-        body, kind = messages.encode({"toolCallId": call_id}), "Toolbus.ToolCancelRequest"
+        body, kind = messages.encode({"toolCallId": call_id}), messages.CANCEL_REQUEST
         try:
             await self._ask(link, "tool.cancel", kind, body, deadline, accepts=says_so, grace=0)
         except ToolTimeout:
@@ -211,7 +218,7 @@ class Toolbus:
         deadline = asyncio.get_running_loop().time() + timeout
         body = messages.encode({"format": format, "names": names and list(names), "sessionId": session})
         topic = "tool.list" + self._topic.removeprefix(INVOKE)
-        reply = await self._ask(link, topic, "Toolbus.ToolListRequest", body, deadline, headers=self._headers)
+        reply = await self._ask(link, topic, messages.LIST_REQUEST, body, deadline, headers=self._headers)
         tools: list[dict[str, Any]] = messages.body(reply)["tools"]
         return tools
 
@@ -230,6 +237,66 @@ class Toolbus:
         """Has a function called when the tools of the agent change. List them after this, and no change is missed."""
         await self._opened().bind(f"tool.meta.tools.{self.agent}")
         self._listeners.append(listener)
+
+    @overload
+    def tool(self, function: Function, /) -> Function: ...
+
+    @overload
+    def tool(
+        self,
+        /,
+        *,
+        name: str | None = None,
+        title: str | None = None,
+        description: str | None = None,
+        effect: Effect | None = None,
+    ) -> Callable[[Function], Function]: ...
+
+    def tool(
+        self,
+        function: Function | None = None,
+        /,
+        *,
+        name: str | None = None,
+        title: str | None = None,
+        description: str | None = None,
+        effect: Effect | None = None,
+    ) -> Function | Callable[[Function], Function]:
+        """Offers a function as a tool, while `serve` runs: a decorator, with or without options.
+
+        Its name, docstring and parameters are those of the tool. `effect` is what a call may do: `read-only`,
+        `idempotent` (twice is as once) or `effectful`.
+        """
+
+        def offer(function: Function) -> Function:
+            tool = tool_of(function, name, title, description, effect)
+            if tool.name in self._tools:
+                raise Misuse(f"there is a tool {tool.name!r} already")
+            self._tools[tool.name] = tool
+            if self._provider:
+                self._provider.change()
+            return function
+
+        return offer(function) if function else offer
+
+    async def serve(
+        self, *, concurrency: int = 16, drain: float = 30.0, daemons: Collection[str] | None = None
+    ) -> None:
+        """Serves calls of the tools until it is cancelled; running calls then have `drain` seconds to end.
+
+        `concurrency` is the number of calls at a time. `daemons` are the logins whose calls count; without it, those of
+        all that may publish on `tool.invoke.provider.AGENT`.
+        """
+        link = self._opened()
+        if self._provider:
+            raise Misuse("the client serves already")
+        if concurrency < 1:
+            raise ValueError("concurrency must be at least 1")
+        self._provider = Provider(self, link, self._tools, concurrency, daemons)
+        try:
+            await self._provider.serve(drain)
+        finally:
+            self._provider = None
 
     def _opened(self) -> Link:
         """Refuses what would wait for ever, or break the connection of another process."""
@@ -339,7 +406,7 @@ class Toolbus:
 
     async def _send_cancel(self, link: Link, call_id: str) -> None:
         message = self._message(
-            link, "Toolbus.ToolCancelRequest", messages.encode({"toolCallId": call_id}), correlation=uuid.uuid4().hex
+            link, messages.CANCEL_REQUEST, messages.encode({"toolCallId": call_id}), correlation=uuid.uuid4().hex
         )
         with suppress(BusError, Misuse, asyncio.TimeoutError):  # then the call ends at its deadline
             await link.publish("tool.cancel", message, asyncio.get_running_loop().time() + GRACE)

@@ -11,7 +11,7 @@ from typing import Any
 
 import aio_pika
 import yarl
-from aio_pika.abc import AbstractConnection, AbstractExchange, AbstractIncomingMessage, AbstractQueue
+from aio_pika.abc import AbstractChannel, AbstractConnection, AbstractExchange, AbstractIncomingMessage, AbstractQueue
 from aio_pika.exceptions import (
     CONNECTION_EXCEPTIONS,
     AuthenticationError,
@@ -66,7 +66,7 @@ class Session:
         """Publishes once, and waits for the broker's confirm."""
         self.unconfirmed += 1
         try:
-            with _reasons():
+            with reasons():
                 await self.exchange.publish(message, topic, mandatory=True, timeout=timeout)
         except (DeliveryError, asyncio.TimeoutError, asyncio.CancelledError):
             self.unconfirmed -= 1
@@ -83,7 +83,7 @@ class Session:
         await asyncio.sleep(ACKNOWLEDGE_AFTER)
         newest, self.newest = self.newest, None
         if newest:
-            with contextlib.suppress(*CONNECTION_EXCEPTIONS), _reasons():  # then they come again, and are dropped
+            with contextlib.suppress(*CONNECTION_EXCEPTIONS), reasons():  # then they come again, and are dropped
                 await newest.ack(multiple=True)
 
 
@@ -124,7 +124,7 @@ class Link:
         if session:
             if session.acknowledging:
                 session.acknowledging.cancel()
-            with contextlib.suppress(*CONNECTION_EXCEPTIONS, asyncio.TimeoutError), _reasons():
+            with contextlib.suppress(*CONNECTION_EXCEPTIONS, asyncio.TimeoutError), reasons():
                 if session.durable:
                     await session.queue.cancel(session.consumer, timeout=CONNECT_TIME)
                     await session.queue.delete(if_unused=False, if_empty=False, timeout=CONNECT_TIME)
@@ -141,7 +141,7 @@ class Link:
         while True:
             async with self._turn(deadline) if refused else contextlib.nullcontext():
                 try:
-                    session = await self._connected(deadline)
+                    session = await self.connected(deadline)
                 except BrokerUnreachable:
                     if sent:
                         raise asyncio.TimeoutError from None
@@ -164,7 +164,7 @@ class Link:
                     # were on it are tried again one after the other, until one was alone.
                     self._drop(session)
                     if refused and session.was_alone:
-                        raise self._refusal(error) from None
+                        raise self.refusal(error) from None
                     refused = True
                 except asyncio.TimeoutError:
                     raise
@@ -182,23 +182,24 @@ class Link:
 
     async def bind(self, topic: str) -> None:
         """Has messages of a topic come to the reply queue, also after a reconnect."""
-        session = await self._connected(asyncio.get_running_loop().time() + CONNECT_TIME)
+        session = await self.connected(asyncio.get_running_loop().time() + CONNECT_TIME)
         if not session.durable:
             raise NotPermitted(f"announcements need a queue, and the broker lets {self.login!r} declare none")
         self._topics.add(topic)
         try:
-            with _reasons():
+            with reasons():
                 await session.queue.bind(session.exchange, topic)
         except ChannelClosed as error:
             self._topics.discard(topic)
             self._drop(session)
-            raise self._refusal(error) from None
+            raise self.refusal(error) from None
         except CONNECTION_EXCEPTIONS:
             self._drop(session)
             # The next connection binds it before it is used.
-            await self._connected(asyncio.get_running_loop().time() + CONNECT_TIME)
+            await self.connected(asyncio.get_running_loop().time() + CONNECT_TIME)
 
-    async def _connected(self, deadline: float) -> Session:
+    async def connected(self, deadline: float) -> Session:
+        """The connection, or the next one; raises BrokerUnreachable if there is none until the deadline."""
         while (session := self._session) is None:
             if self._closed:
                 raise Misuse("the client is closed")
@@ -257,11 +258,11 @@ class Link:
                 raise LoginRefused(text) from None
             raise BrokerUnreachable(f"no broker at {at}: {str(error) or type(error).__name__}") from None
         try:
-            with _reasons():
+            with reasons():
                 return await asyncio.wait_for(self._prepare(connection), CONNECT_TIME)
         except ChannelClosed as error:
             await connection.close()
-            raise self._refusal(error) from None
+            raise self.refusal(error) from None
         except (*CONNECTION_EXCEPTIONS, asyncio.TimeoutError) as error:
             await connection.close()
             raise BrokerUnreachable(f"the broker at {at} closed the connection: {error}") from None
@@ -301,22 +302,27 @@ class Link:
 
         channel.close_callbacks.add(lost)
         connection.close_callbacks.add(lost)
-        # aiormq before 7, which Python 3.10 has, does not say that the queue was deleted.
-        if (
-            callbacks := getattr(await channel.get_underlay_channel(), "on_consumer_cancel_callbacks", None)
-        ) is not None:
-            callbacks.add(deleted)
+        await when_deleted(channel, deleted)
         session.consumer = await queue.consume(receive, no_ack=not durable)
         return session
 
-    def _refusal(self, error: ChannelClosed) -> BusError:
+    def refusal(self, error: ChannelClosed) -> BusError:
+        """What it means that the broker closed a channel."""
         if isinstance(error, ChannelNotFoundEntity):
             return NoDaemon(f"the broker has no exchange {self._exchange!r}: no daemon has been started on it yet")
         return NotPermitted(f"the broker refuses it to the login {self.login!r}: {error}")
 
 
+async def when_deleted(channel: AbstractChannel, callback: Callable[[object], None]) -> None:
+    """Has a function called when a queue that the channel consumes is deleted."""
+    # aiormq before 7, which Python 3.10 has, does not say it.
+    callbacks = getattr(await channel.get_underlay_channel(), "on_consumer_cancel_callbacks", None)
+    if callbacks is not None:
+        callbacks.add(callback)
+
+
 @contextlib.contextmanager
-def _reasons() -> Iterator[None]:
+def reasons() -> Iterator[None]:
     """Raises ConnectionError for the bare Exception that aiormq raises on a channel which ended without a reason."""
     try:
         yield

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,10 +13,17 @@ from aio_pika.abc import AbstractIncomingMessage
 from .errors import InvalidReply, ToolError
 
 try:
-    from opentelemetry import propagate
+    from opentelemetry import context, propagate
 except ImportError:  # the API of OpenTelemetry is optional
     propagate = None  # type: ignore[assignment]
 
+INVOKE_REQUEST = "RockBot.Tools.ToolInvokeRequest"
+INVOKE_RESPONSE = "RockBot.Tools.ToolInvokeResponse"
+LIST_REQUEST = "Toolbus.ToolListRequest"
+LIST_RESPONSE = "Toolbus.ToolListResponse"
+CANCEL_REQUEST = "Toolbus.ToolCancelRequest"
+CANCEL_RESPONSE = "Toolbus.ToolCancelResponse"
+ANNOUNCE = "Toolbus.ToolAnnounce"
 ERROR = "RockBot.Tools.ToolError"
 PROGRESS = "Toolbus.ToolProgress"
 TOOLS_CHANGED = "Toolbus.ToolsChanged"
@@ -121,3 +129,17 @@ def trace() -> dict[str, str]:
     if propagate is not None:
         propagate.inject(carrier)
     return {f"rb-{name}": carrier[name] for name in ("traceparent", "tracestate") if name in carrier}
+
+
+@contextmanager
+def traced(message: AbstractIncomingMessage) -> Iterator[None]:
+    """Makes the trace of a message, if it has one, the current one."""
+    if propagate is None:
+        yield
+        return
+    carrier = {name: value for name in ("traceparent", "tracestate") if (value := header(message, name))}
+    token = context.attach(propagate.extract(carrier))
+    try:
+        yield
+    finally:
+        context.detach(token)

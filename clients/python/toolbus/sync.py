@@ -91,6 +91,16 @@ class Toolbus:
         """As `toolbus.Toolbus.on_tools_changed`; the listener runs in the client's thread."""
         self._run(self._bus.on_tools_changed(listener))
 
+    @property
+    def tool(self) -> Any:
+        """As `toolbus.Toolbus.tool`."""
+        return self._bus.tool
+
+    def serve(self, **options: Any) -> None:
+        """As `toolbus.Toolbus.serve`. It ends with an exception, such as KeyboardInterrupt; `close` then waits for
+        calls to end."""
+        self._run(self._bus.serve(**options))
+
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
         try:
             if not self._loop:

@@ -1,0 +1,650 @@
+"""Tools of this program: what agents see of them, what becomes of their calls, and how a provider ends."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import sys
+import threading
+import time
+import uuid
+from collections import Counter
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import date
+from pathlib import Path
+from typing import Annotated, Any
+
+import aio_pika
+import pytest
+from aio_pika.abc import AbstractIncomingMessage
+from pydantic import BaseModel, Field, field_validator
+from support import Backend, Broker, Daemon, Proxy
+from test_calls import eventually
+from test_connection import cut
+
+import toolbus
+from toolbus import Call, Progress, Result, Toolbus, sync
+
+QUEUE = "provider.billing"
+SECRET = "the-secret-of-the-database"
+effects: Counter[str] = Counter()
+ended: Counter[str] = Counter()
+seen: list[Any] = []
+
+
+class Line(BaseModel):
+    text: str
+    amount: float = 1
+
+    @field_validator("text")
+    @classmethod
+    def is_short(cls, text: str) -> str:
+        if len(text) > 20:
+            raise ValueError(f"too long: {text}")
+        return text
+
+
+@dataclass
+class Invoice:
+    number: str
+    due: date
+    lines: list[Line]
+
+
+async def find_invoice(
+    number: Annotated[str, Field(description="As printed", min_length=2)], year: int = 2026
+) -> dict[str, Any]:
+    """Finds an invoice."""
+    return {"number": number, "year": year}
+
+
+async def make_invoice(lines: list[Line], due: date, schema: str = "plain") -> Invoice:
+    """Makes an invoice."""
+    return Invoice(schema, due, lines)
+
+
+async def give(kind: str) -> Any:
+    """Gives a result of a kind."""
+    kinds: dict[str, Any] = {
+        "text": "hellö",
+        "none": None,
+        "result": Result("no", is_error=True),
+        "blocks": Result("a picture", blocks=[{"type": "image", "data": "aGk=", "mimeType": "image/png"}]),
+        "list": [1, None, "NaN"],
+        "nan": {"value": float("nan")},
+        "object": object(),
+        "surrogate": "\ud800",
+        "huge": "x" * (16 * 1024 * 1024),
+    }
+    return kinds[kind]
+
+
+async def fail(kind: str) -> None:
+    """Fails."""
+    if kind == "cancelled":
+        raise asyncio.CancelledError
+    if kind == "exit":
+        sys.exit(SECRET)
+    if kind == "told":
+        raise toolbus.RateLimited("rate_limited", "Come again.", retryable=True, retry_after=1.5, outcome="not_started")
+    raise RuntimeError(SECRET)
+
+
+def pay(name: str, seconds: float = 0, note: str = "") -> str:
+    """Pays, in a thread."""
+    effects[name] += 1
+    time.sleep(seconds)
+    ended[name] += 1
+    return "paid"
+
+
+async def wait(name: str, seconds: float = 0) -> str:
+    """Waits."""
+    effects[name] += 1
+    try:
+        await asyncio.sleep(seconds)
+    except asyncio.CancelledError:
+        ended[name] += 1
+        raise
+    return "waited"
+
+
+async def look(name: str, seconds: float = 0) -> str:
+    """Looks."""
+    return await wait(name, seconds)
+
+
+async def count(call: Call, steps: int = 3) -> str:
+    """Counts."""
+    seen.append(call)
+    for step in range(1, steps + 1):
+        await call.report(step, steps, "x" * 2000)
+        await call.report(step, steps, "dropped")
+        await asyncio.sleep(0.1)
+    return f"{call.agent} {call.session} {call.remaining:.0f}"
+
+
+async def trace() -> str:
+    """Tells the trace."""
+    from opentelemetry import trace
+
+    return f"{trace.get_current_span().get_span_context().trace_id:032x}"
+
+
+TOOLS: dict[Callable[..., Any], Any] = {
+    find_invoice: "read-only",
+    make_invoice: None,
+    give: "idempotent",
+    fail: "effectful",
+    pay: "effectful",
+    wait: None,
+    look: "read-only",
+    count: "read-only",
+    trace: "read-only",
+}
+
+
+@asynccontextmanager
+async def providing(url: str, **options: Any) -> AsyncIterator[tuple[Toolbus, asyncio.Task[None]]]:
+    async with Toolbus(url, agent="billing") as provider:
+        for function, effect in TOOLS.items():
+            provider.tool(effect=effect)(function)
+        serving = asyncio.create_task(provider.serve(**options))
+        await eventually(lambda: provider._provider and provider._provider._lane)
+        yield provider, serving
+        serving.cancel()
+        await asyncio.wait([serving])
+
+
+async def announce(broker: Broker) -> None:
+    """Has the daemon ask for the tools of its set at once."""
+    async with await aio_pika.connect(broker.url()) as connection:
+        exchange = await (await connection.channel()).get_exchange("rockbot", ensure=False)
+        body = b'{"version": "of a test", "added": [], "removed": []}'
+        await exchange.publish(aio_pika.Message(body, type="Toolbus.ToolsChanged"), "tool.meta.tools.toolbus")
+
+
+async def listed(broker: Broker, bus: Toolbus, name: str) -> dict[str, Any]:
+    for _ in range(60):
+        if found := [tool for tool in await bus.tools("mcp") if tool["name"] == f"billing.{name}"]:
+            return found[0]
+        await announce(broker)
+        await asyncio.sleep(0.25)
+    raise AssertionError(f"billing.{name} is not listed")
+
+
+async def queues(broker: Broker) -> dict[str, list[int]]:
+    """Messages and consumers, by the names of queues."""
+    said = await asyncio.to_thread(broker.ctl, "list_queues", "name", "messages", "consumers")
+    rows = [line.split("\t") for line in said.splitlines() if "\t" in line]
+    return {name: [int(messages), int(consumers)] for name, messages, consumers in rows if messages.isdecimal()}
+
+
+@pytest.fixture
+async def provider(broker: Broker, bus: Toolbus) -> AsyncIterator[Toolbus]:
+    async with providing(broker.url()) as (provider, _):
+        await listed(broker, bus, "wait")
+        yield provider
+
+
+async def ask(
+    broker: Broker,
+    body: bytes,
+    topic: str = "tool.invoke",
+    kind: str = "RockBot.Tools.ToolInvokeRequest",
+    times: int = 1,
+    **more: Any,
+) -> tuple[str | None, dict[str, Any]]:
+    """Type and body of the reply to a message, published several times; several replies have to be the same."""
+    async with await aio_pika.connect(broker.url()) as connection:
+        channel = await connection.channel()
+        replies = await channel.declare_queue(exclusive=True)
+        message = aio_pika.Message(body, type=kind, reply_to=replies.name, correlation_id="c", user_id="guest", **more)
+        exchange = await channel.get_exchange("rockbot", ensure=False)
+        for _ in range(times):
+            await exchange.publish(message, f"{topic}.{QUEUE}")
+        got: list[AbstractIncomingMessage] = []
+        async with replies.iterator(no_ack=True, timeout=10) as iterator:
+            while len(got) < times:
+                got.append(await anext(iterator))
+        assert len({reply.body for reply in got}) == 1
+        assert {reply.correlation_id for reply in got} == {"c"}
+        assert (got[0].headers["rb-source"], got[0].user_id) == ("billing", "guest")
+        return got[0].type, json.loads(got[0].body)
+
+
+async def test_agents_see_functions_as_tools(broker: Broker, bus: Toolbus, provider: Toolbus) -> None:
+    tool = await listed(broker, bus, "find_invoice")
+    assert tool["description"] == "Finds an invoice."
+    assert tool["inputSchema"] == {
+        "type": "object",
+        "additionalProperties": False,
+        "properties": {
+            "number": {"type": "string", "description": "As printed", "minLength": 2},
+            "year": {"type": "integer", "default": 2026},
+        },
+        "required": ["number"],
+    }
+    assert tool["annotations"]["readOnlyHint"] is True
+    tools = {tool["name"]: tool for tool in await bus.tools("mcp")}
+    assert tools["billing.pay"]["annotations"]["destructiveHint"] is True
+    assert tools["billing.give"]["annotations"]["idempotentHint"] is True
+    assert not tools["billing.wait"].get("annotations", {}).get("readOnlyHint")
+    assert tools["billing.make_invoice"]["inputSchema"]["required"] == ["lines", "due"]
+    assert "call" not in tools["billing.count"]["inputSchema"].get("properties", {})
+
+
+async def test_a_list_is_sent_once_per_version(broker: Broker, provider: Toolbus) -> None:
+    async def tools(body: dict[str, str]) -> dict[str, Any]:
+        kind, said = await ask(broker, json.dumps(body).encode(), "tool.list", "Toolbus.ToolListRequest")
+        assert kind == "Toolbus.ToolListResponse"
+        return said
+
+    first = await tools({"format": "mcp"})
+    assert [tool["name"] for tool in first["tools"]] == sorted(function.__name__ for function in TOOLS)
+    again = await tools({"format": "mcp", "ifVersion": first["version"]})
+    assert (again["tools"], again["notModified"], again["version"]) == ([], True, first["version"])
+
+
+async def test_a_call_returns_what_the_function_does(bus: Toolbus, provider: Toolbus) -> None:
+    result = await bus.call("billing.find_invoice", number="A1")
+    assert (result.json(), result.is_error) == ({"number": "A1", "year": 2026}, False)
+    made = await bus.call("billing.make_invoice", lines=[{"text": "a"}], due="2026-05-01", schema="S")
+    assert made.json() == {"number": "S", "due": "2026-05-01", "lines": [{"text": "a", "amount": 1.0}]}
+    assert (await bus.call("billing.pay", name=uuid.uuid4().hex)).content == "paid"
+    given = {kind: await bus.call("billing.give", kind=kind) for kind in ("text", "none", "list", "result", "blocks")}
+    assert [given[kind].content for kind in ("text", "none", "result")] == ["hellö", "", "no"]
+    assert given["list"].json() == [1, None, "NaN"]
+    assert given["result"].is_error
+    assert given["blocks"].blocks[0]["mimeType"] == "image/png"
+
+
+@pytest.mark.parametrize(
+    ("tool", "arguments", "path"),
+    [
+        ("find_invoice", {}, "/number: "),
+        ("find_invoice", {"number": "x"}, "/number: "),
+        ("find_invoice", {"number": "A1", "year": SECRET}, "/year: "),
+        ("find_invoice", {"number": "A1", "other": SECRET}, "/other: "),
+        ("make_invoice", {"due": "2026-05-01", "lines": [{"text": SECRET}]}, "/lines/0/text: "),
+        ("find_invoice", "[1]", "the arguments: "),
+        ("find_invoice", '{"number": "\ud800"}', "the arguments: "),
+        ("find_invoice", [1], "the arguments: "),
+    ],
+)
+async def test_mistakes_in_arguments_are_told_by_their_paths(
+    broker: Broker, provider: Toolbus, tool: str, arguments: Any, path: str
+) -> None:
+    body = json.dumps({"toolName": tool, "toolCallId": "1", "arguments": arguments}).encode()
+    kind, said = await ask(broker, body)
+    assert (kind, said["code"], said["outcome"]) == ("RockBot.Tools.ToolError", "invalid_arguments", "not_started")
+    assert said["message"].startswith(path)
+    assert SECRET not in said["message"]
+    assert len(said["message"]) <= 1000
+
+
+async def test_what_is_no_call_is_refused(broker: Broker, bus: Toolbus, provider: Toolbus) -> None:
+    for body in (b"\xff", b"[]", b"{}", b'{"toolName": 1}'):
+        assert (await ask(broker, body))[1]["code"] == "invalid_arguments"
+    said = (await ask(broker, b'{"toolName": "nothing"}', message_id="m"))[1]
+    assert (said["code"], said["toolCallId"]) == ("tool_not_found", "m")
+    before = provider.strays
+    async with await aio_pika.connect(broker.url()) as connection:
+        exchange = await (await connection.channel()).get_exchange("rockbot", ensure=False)
+        for kind in ("RockBot.Tools.ToolInvokeRequest", "RockBot.Tools.ToolError"):
+            await exchange.publish(aio_pika.Message(b"{}", type=kind), f"tool.invoke.{QUEUE}")
+    await eventually(lambda: provider.strays == before + 2)
+    assert (await bus.call("billing.give", kind="text")).content
+
+
+async def test_a_failure_keeps_its_secrets(bus: Toolbus, provider: Toolbus, caplog: pytest.LogCaptureFixture) -> None:
+    for kind in ("error", "exit", "cancelled"):
+        with pytest.raises(toolbus.OutcomeUnknown) as raised:
+            await bus.call("billing.fail", kind=kind)
+        assert raised.value.message.startswith("Tool 'fail' failed. Whether it had")  # what the daemon adds
+        assert not raised.value.retryable
+    assert SECRET in caplog.text
+    for kind in ("nan", "object", "surrogate", "huge"):
+        with pytest.raises(toolbus.ExecutionFailed) as failed:
+            await bus.call("billing.give", kind=kind)
+        assert (failed.value.message, failed.value.outcome) == ("Tool 'give' failed.", "failed")
+
+
+async def test_an_error_of_a_tool_is_passed_on(bus: Toolbus, provider: Toolbus) -> None:
+    with pytest.raises(toolbus.RateLimited, match="Come again") as raised:
+        await bus.call("billing.fail", kind="told", retries=0)
+    error = raised.value
+    assert (error.retryable, error.retry_after, error.outcome) == (True, 1.5, "not_started")
+
+
+async def test_progress_reaches_the_agent(bus: Toolbus, provider: Toolbus) -> None:
+    *reports, last = [event async for event in bus.stream("billing.count", session="s", timeout=20)]
+    assert [report.progress for report in reports if isinstance(report, Progress)] == [1, 2, 3]
+    assert all(report.total == 3 and set(report.message) == {"x"} for report in reports)
+    assert isinstance(last, Result)
+    agent, session, remaining = last.content.split()
+    assert (agent, session) == ("ana", "s")
+    assert 15 <= float(remaining) <= 20
+    await seen[-1].report(9)
+    assert (await bus.call("billing.count")).content  # nobody wants its reports
+    strays = bus.strays
+    await asyncio.sleep(0.3)
+    assert bus.strays == strays
+
+
+async def test_a_cancelled_call_stops_its_function(bus: Toolbus, provider: Toolbus) -> None:
+    name, paid = uuid.uuid4().hex, uuid.uuid4().hex
+    calls = [
+        asyncio.create_task(bus.call("billing.wait", name=name, seconds=30, call_id="c1")),
+        asyncio.create_task(bus.call("billing.pay", name=paid, seconds=3, call_id="c2")),
+    ]
+    await eventually(lambda: effects[name] and effects[paid])
+    assert await bus.cancel("c1", wait=5)
+    assert await bus.cancel("c2", wait=5)
+    for call in calls:
+        with pytest.raises(toolbus.ToolCancelled) as raised:
+            await call
+        assert raised.value.outcome == "unknown"
+    assert ended[name] == 1
+    assert ended[paid] == 0  # a thread goes on
+
+
+async def test_a_deadline_stops_the_function(broker: Broker, bus: Toolbus, provider: Toolbus) -> None:
+    for tool, outcome, retryable in (("wait", "unknown", False), ("look", "failed", True)):
+        name = uuid.uuid4().hex
+        body = json.dumps({"toolName": tool, "arguments": {"name": name, "seconds": 30}}).encode()
+        _, said = await ask(broker, body, headers={"rb-rb-timeout-ms": "300"})
+        assert (said["code"], said["outcome"], said["isRetryable"]) == ("timeout", outcome, retryable)
+        assert ended[name] == 1
+    with pytest.raises(toolbus.ToolTimeout):
+        await bus.call("billing.wait", name=name, seconds=30, timeout=0.5)
+
+
+async def test_the_trace_of_a_call_is_the_current_one(broker: Broker, provider: Toolbus) -> None:
+    headers = {"rb-traceparent": f"00-{1 << 100:032x}-{1 << 50:016x}-01"}
+    _, said = await ask(broker, b'{"toolName": "trace"}', headers=headers)
+    assert said["content"] == f"{1 << 100:032x}"
+
+
+async def test_a_call_that_comes_twice_runs_once(broker: Broker, provider: Toolbus) -> None:
+    name = uuid.uuid4().hex
+    body = json.dumps({"toolName": "pay", "arguments": {"name": name, "seconds": 0.3}}).encode()
+    assert (await ask(broker, body, message_id=name, times=3))[1]["content"] == "paid"
+    assert (await ask(broker, body, message_id=name))[1]["content"] == "paid"
+    assert effects[name] == 1
+
+
+async def test_200_calls_at_once(bus: Toolbus, provider: Toolbus) -> None:
+    names = [uuid.uuid4().hex for _ in range(200)]
+    tools = ("billing.pay", "billing.look")
+    calls = (bus.call(tools[number % 2], name=name, seconds=0.01) for number, name in enumerate(names))
+    assert all(result.content in ("paid", "waited") for result in await asyncio.gather(*calls))
+    assert [effects[name] for name in names] == [1] * 200
+
+
+async def test_a_stop_lets_calls_end_and_leaves_no_queue(broker: Broker, bus: Toolbus) -> None:
+    short, long = uuid.uuid4().hex, uuid.uuid4().hex
+    async with providing(broker.url(), drain=1.5, concurrency=2) as (_, serving):
+        await listed(broker, bus, "wait")
+        calls = [
+            asyncio.create_task(bus.call("billing.wait", name=name, seconds=seconds, retries=0))
+            for name, seconds in ((short, 0.8), (long, 30.0))
+        ]
+        await eventually(lambda: effects[short] and effects[long])
+        late = asyncio.create_task(bus.call("billing.look", name="late", retries=0))
+        await asyncio.sleep(0.2)
+        serving.cancel()
+        assert (await calls[0]).content == "waited"
+        with pytest.raises(toolbus.ToolCancelled) as cancelled:
+            await calls[1]
+        assert (cancelled.value.outcome, ended[long]) == ("unknown", 1)
+        with pytest.raises(toolbus.ToolError, match="its provider is stopping") as raised:
+            await late
+        assert (raised.value.code, raised.value.outcome) == ("execution_failed", "not_started")
+        assert raised.value.retryable
+        assert effects["late"] == 0
+        with pytest.raises(asyncio.CancelledError):
+            await serving
+        assert QUEUE not in await queues(broker)
+
+
+async def test_a_client_that_is_closed_lets_calls_end(broker: Broker, bus: Toolbus) -> None:
+    name = uuid.uuid4().hex
+    async with providing(broker.url()) as (provider, serving):
+        await listed(broker, bus, "wait")
+        call = asyncio.create_task(bus.call("billing.wait", name=name, seconds=0.5))
+        await eventually(lambda: effects[name])
+        await provider.close()
+        assert (await call).content == "waited"
+        await serving
+    assert QUEUE not in await queues(broker)
+
+
+async def test_a_killed_provider_repeats_no_effect(broker: Broker, bus: Toolbus, tmp_path: Path) -> None:
+    notes = tmp_path / "notes"
+    notes.touch()
+    environment = {
+        **os.environ,
+        "TOOLBUS_URL": broker.url(),
+        "TOOLBUS_NOTES": str(notes),
+        "PYTHONPATH": str(Path(__file__).parents[1]),
+    }
+
+    async def start() -> asyncio.subprocess.Process:
+        return await asyncio.create_subprocess_exec(
+            sys.executable, Path(__file__).with_name("providing.py"), env=environment
+        )
+
+    first = await start()
+    await listed(broker, bus, "look")
+    calls = [asyncio.create_task(bus.call(f"billing.{tool}", name=tool, seconds=1)) for tool in ("pay", "look")]
+    await eventually(lambda: len(notes.read_text().split()) == 2)
+    first.kill()
+    await first.wait()
+    second = await start()
+    try:
+        with pytest.raises(toolbus.OutcomeUnknown, match="may have run before"):
+            await calls[0]
+        assert (await calls[1]).content == "done"
+        assert Counter(notes.read_text().split()) == {"pay": 1, "look": 2}
+    finally:
+        second.kill()
+        await second.wait()
+
+
+async def test_a_lost_connection_means_one_effect_and_one_reply(broker: Broker, proxy: Proxy, bus: Toolbus) -> None:
+    names = [uuid.uuid4().hex for _ in range(4)]
+    async with providing(proxy.url()) as (provider, _):
+        await listed(broker, bus, "pay")
+        strays = bus.strays
+        tools = ("billing.pay", "billing.wait")
+        calls = [
+            asyncio.create_task(bus.call(tools[number % 2], name=name, seconds=1)) for number, name in enumerate(names)
+        ]
+        await eventually(lambda: all(effects[name] for name in names))
+        await cut(provider, proxy)
+        assert {(await call).content for call in calls} == {"paid", "waited"}
+        assert [effects[name] for name in names] == [1] * 4
+        assert bus.strays == strays
+        await eventually(lambda: provider._provider and not provider._provider._handling)
+        assert (await queues(broker))[QUEUE][0] == 0
+
+
+async def test_a_reply_that_was_not_confirmed_is_sent_again(broker: Broker, proxy: Proxy, bus: Toolbus) -> None:
+    name = uuid.uuid4().hex
+    async with providing(proxy.url()) as (provider, _):
+        await listed(broker, bus, "pay")
+        call = asyncio.create_task(bus.call("billing.pay", name=name, seconds=0.5))
+        await eventually(lambda: effects[name])
+        assert provider._provider
+        lane = provider._provider._lane
+        assert lane
+
+        async def lose(*_: Any, **__: Any) -> None:
+            await cut(provider, proxy)
+            raise ConnectionError
+
+        lane.channel.default_exchange.publish = lose  # type: ignore[method-assign]
+        assert (await call).content == "paid"
+        assert (effects[name], ended[name]) == (1, 1)
+
+
+async def test_a_deleted_queue_comes_back(broker: Broker, bus: Toolbus, provider: Toolbus) -> None:
+    async with await aio_pika.connect(broker.url()) as connection:
+        await (await connection.channel()).queue_delete(QUEUE)
+
+    async def again() -> str:
+        while True:
+            try:
+                return (await bus.call("billing.give", kind="text")).content
+            except toolbus.ExecutionFailed:
+                await asyncio.sleep(0.2)
+
+    assert await asyncio.wait_for(again(), 15) == "hellö"
+
+
+async def test_processes_of_one_provider_share_its_calls(broker: Broker, bus: Toolbus) -> None:
+    async with (
+        providing(broker.url(), concurrency=2) as (one, _),
+        providing(broker.url(), concurrency=2) as (other, serving),
+    ):
+        await listed(broker, bus, "look")
+        names = [uuid.uuid4().hex for _ in range(20)]
+        await asyncio.gather(*(bus.call("billing.look", name=name, seconds=0.1) for name in names))
+        assert one._provider
+        assert other._provider
+        shares = [len(one._provider._replies), len(other._provider._replies)]
+        assert sum(shares) == 20
+        assert min(shares) >= 4
+        assert [effects[name] for name in names] == [1] * 20
+        # One of them stops: the other has the queue.
+        serving.cancel()
+        await asyncio.wait([serving])
+        assert (await bus.call("billing.give", kind="text")).content == "hellö"
+
+
+async def test_a_tool_that_comes_later_is_announced(broker: Broker, bus: Toolbus, daemon: Daemon) -> None:
+    async with await aio_pika.connect(broker.url()) as connection, Toolbus(broker.url(), agent="billing") as provider:
+        channel = await connection.channel()
+        heard = await channel.declare_queue(exclusive=True)
+        await heard.bind("rockbot", "tool.announce")
+        serving = asyncio.create_task(provider.serve())
+
+        async def announced() -> None:
+            async with heard.iterator(no_ack=True, timeout=10) as messages:
+                message = await anext(messages)
+            assert (message.type, message.body) == ("Toolbus.ToolAnnounce", b"{}")
+            assert (message.headers["rb-source"], message.user_id) == ("billing", "guest")
+
+        await announced()
+
+        @provider.tool
+        def later() -> str:
+            return "at last"
+
+        await announced()
+        await listed(broker, bus, "later")
+        assert (await bus.call("billing.later")).content == "at last"
+        serving.cancel()
+        await asyncio.wait([serving])
+
+
+async def test_a_stranger_is_refused(broker: Broker, daemon: Daemon) -> None:
+    async with providing(broker.url(), daemons=["another"]):
+        for topic, kind in (
+            ("tool.invoke", "RockBot.Tools.ToolInvokeRequest"),
+            ("tool.list", "Toolbus.ToolListRequest"),
+        ):
+            _, said = await ask(broker, b'{"toolName": "give"}', topic, kind)
+            assert (said["code"], said["outcome"]) == ("not_allowed", "not_started")
+    async with providing(broker.url(), daemons=["guest"]):
+        assert (await ask(broker, b'{"toolName": "trace"}'))[0] == "RockBot.Tools.ToolInvokeResponse"
+
+
+async def test_a_login_without_the_right_to_the_queue_is_told(broker: Broker, daemon: Daemon) -> None:
+    broker.ctl("add_user", "poor", "secret")
+    broker.ctl("set_permissions", "poor", "^$", "^rockbot$", "^$")
+    async with Toolbus(broker.url("poor", "secret"), agent="billing") as bus:
+        with pytest.raises(toolbus.NotPermitted, match=r"provider\.billing"):
+            await bus.serve()
+
+
+async def test_a_provider_waits_for_its_first_daemon(backend: Backend) -> None:
+    broker = await asyncio.to_thread(Broker)
+    try:
+        async with providing(broker.url()), Toolbus(broker.url(), agent="ana") as bus:
+            await asyncio.sleep(1)
+            daemon = await asyncio.to_thread(Daemon, broker.url(), backend)
+            try:
+                await listed(broker, bus, "give")
+                assert (await bus.call("billing.give", kind="text")).content == "hellö"
+            finally:
+                await asyncio.to_thread(daemon.end)
+    finally:
+        await asyncio.to_thread(broker.end)
+
+
+async def test_threads_that_do_not_end_are_bounded(broker: Broker, daemon: Daemon) -> None:
+    name = uuid.uuid4().hex
+    body = json.dumps({"toolName": "pay", "arguments": {"name": name, "seconds": 2}}).encode()
+    async with providing(broker.url(), concurrency=1):
+        assert (await ask(broker, body, headers={"rb-timeout-ms": "200"}))[1]["code"] == "timeout"
+        said = (await ask(broker, body))[1]
+        assert (said["code"], said["isRetryable"], said["outcome"]) == ("overloaded", True, "not_started")
+        await eventually(lambda: ended[name])
+        await asyncio.sleep(0.1)
+        assert (await ask(broker, body))[1]["content"] == "paid"
+
+
+def test_what_cannot_be_a_tool_is_told() -> None:
+    bus = Toolbus("amqp://127.0.0.1", agent="billing")
+
+    def good() -> None: ...
+    def takes_all(*many: str) -> None: ...
+    def takes_any(**more: str) -> None: ...
+    def positional(one: str, /) -> None: ...
+    def unresolved(one: Nothing) -> None: ...  # type: ignore[name-defined]  # noqa: F821
+    def no_schema(one: threading.Thread) -> None: ...
+
+    assert bus.tool(good) is good
+    for function in (takes_all, takes_any, positional, unresolved, no_schema):
+        with pytest.raises(toolbus.Misuse, match=function.__name__):
+            bus.tool(function)
+    with pytest.raises(toolbus.Misuse, match="already"):
+        bus.tool(name="good")(good)
+    with pytest.raises(toolbus.Misuse, match="no name"):
+        bus.tool(name="a.b")(good)
+    with pytest.raises(toolbus.Misuse, match="no effect"):
+        bus.tool(name="other", effect="none")(good)  # type: ignore[call-overload]
+
+
+def test_without_pydantic_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pydantic", None)
+    with pytest.raises(toolbus.Misuse, match=r"toolbus-client\[tools\]"):
+        Toolbus("amqp://127.0.0.1", agent="billing").tool(give)
+
+
+def test_without_an_event_loop(broker: Broker, daemon: Daemon) -> None:
+    name = uuid.uuid4().hex
+    with sync.Toolbus(broker.url(), agent="ana") as bus, sync.Toolbus(broker.url(), agent="billing") as provider:
+        provider.tool(effect="effectful")(pay)
+        serving = threading.Thread(target=provider.serve)
+        serving.start()
+        asyncio.run(listed_in_thread(broker, bus, "pay"))
+        assert bus.call("billing.pay", name=name).content == "paid"
+        provider.close()
+        serving.join(10)
+        assert not serving.is_alive()
+
+
+async def listed_in_thread(broker: Broker, bus: sync.Toolbus, name: str) -> None:
+    while not await asyncio.to_thread(bus.tools, names=[f"billing.{name}"]):
+        await announce(broker)
+        await asyncio.sleep(0.2)
+
+
+logging.getLogger("aio_pika").setLevel(logging.CRITICAL)
