@@ -434,32 +434,34 @@ async def test_a_killed_provider_repeats_no_effect(broker: Broker, bus: Toolbus,
         "PYTHONPATH": str(Path(__file__).parents[1]),
     }
 
-    async def start() -> asyncio.subprocess.Process:
-        return await asyncio.create_subprocess_exec(
-            sys.executable, Path(__file__).with_name("providing.py"), env=environment
-        )
+    @asynccontextmanager
+    async def started() -> AsyncIterator[asyncio.subprocess.Process]:
+        program = Path(__file__).with_name("providing.py")
+        process = await asyncio.create_subprocess_exec(sys.executable, program, env=environment)
+        try:
+            yield process
+        finally:
+            if process.returncode is None:
+                process.kill()
+            await process.wait()
 
-    first = await start()
-    await listed(broker, bus, "look")
-    calls = [asyncio.create_task(bus.call(f"billing.{tool}", name=tool, seconds=1)) for tool in ("pay", "look")]
-    await eventually(lambda: len(notes.read_text().split()) == 2)
-    first.kill()
-    await first.wait()
-    second = await start()
-    try:
+    async with started():
+        while (await queues(broker)).get(QUEUE, [0, 0])[1] == 0:
+            await asyncio.sleep(0.1)
+        await listed(broker, bus, "pay")
+        calls = [asyncio.create_task(bus.call(f"billing.{tool}", name=tool, seconds=1)) for tool in ("pay", "look")]
+        await eventually(lambda: len(notes.read_text().split()) == 2)
+    async with started():
         with pytest.raises(toolbus.OutcomeUnknown, match="may have run before"):
             await calls[0]
         assert (await calls[1]).content == "done"
         assert Counter(notes.read_text().split()) == {"pay": 1, "look": 2}
-    finally:
-        second.kill()
-        await second.wait()
 
 
 async def test_a_lost_connection_means_one_effect_and_one_reply(broker: Broker, proxy: Proxy, bus: Toolbus) -> None:
     names = [uuid.uuid4().hex for _ in range(4)]
     async with providing(proxy.url()) as (provider, _):
-        await listed(broker, bus, "pay")
+        await listed(broker, bus, "wait")
         strays = bus.strays
         tools = ("billing.pay", "billing.wait")
         calls = [
@@ -477,7 +479,7 @@ async def test_a_lost_connection_means_one_effect_and_one_reply(broker: Broker, 
 async def test_a_reply_that_was_not_confirmed_is_sent_again(broker: Broker, proxy: Proxy, bus: Toolbus) -> None:
     name = uuid.uuid4().hex
     async with providing(proxy.url()) as (provider, _):
-        await listed(broker, bus, "pay")
+        await listed(broker, bus, "wait")
         call = asyncio.create_task(bus.call("billing.pay", name=name, seconds=0.5))
         await eventually(lambda: effects[name])
         assert provider._provider
@@ -512,7 +514,7 @@ async def test_processes_of_one_provider_share_its_calls(broker: Broker, bus: To
         providing(broker.url(), concurrency=2) as (one, _),
         providing(broker.url(), concurrency=2) as (other, serving),
     ):
-        await listed(broker, bus, "look")
+        await listed(broker, bus, "wait")
         names = [uuid.uuid4().hex for _ in range(20)]
         await asyncio.gather(*(bus.call("billing.look", name=name, seconds=0.1) for name in names))
         assert one._provider

@@ -129,8 +129,10 @@ class Provider:
                         self._changed.clear()
                         await self._announce(session)
                         change: asyncio.Task[Any] = self._loop.create_task(self._changed.wait())
-                        await asyncio.wait([lane.closed, change], return_when=asyncio.FIRST_COMPLETED)
-                        change.cancel()
+                        try:
+                            await asyncio.wait([lane.closed, change], return_when=asyncio.FIRST_COMPLETED)
+                        finally:
+                            change.cancel()
             except ChannelClosed as error:
                 refusal = self._link.refusal(error)
                 if isinstance(refusal, NotPermitted) and not served:
