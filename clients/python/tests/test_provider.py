@@ -149,12 +149,14 @@ TOOLS: dict[Callable[..., Any], Any] = {
 
 
 @asynccontextmanager
-async def providing(url: str, **options: Any) -> AsyncIterator[tuple[Toolbus, asyncio.Task[None]]]:
+async def providing(
+    url: str, *, until_served: bool = True, **options: Any
+) -> AsyncIterator[tuple[Toolbus, asyncio.Task[None]]]:
     async with Toolbus(url, agent="billing") as provider:
         for function, effect in TOOLS.items():
             provider.tool(effect=effect)(function)
         serving = asyncio.create_task(provider.serve(**options))
-        await eventually(lambda: provider._provider and provider._provider._lane)
+        await eventually(lambda: provider._provider and provider._provider._served is until_served)
         yield provider, serving
         serving.cancel()
         await asyncio.wait([serving])
@@ -292,6 +294,9 @@ async def test_what_is_no_call_is_refused(broker: Broker, bus: Toolbus, provider
         assert (await ask(broker, body))[1]["code"] == "invalid_arguments"
     said = (await ask(broker, b'{"toolName": "nothing"}', message_id="m"))[1]
     assert (said["code"], said["toolCallId"]) == ("tool_not_found", "m")
+    headers: dict[str, Any] = {"rb-source": bytearray(b"\xff"), "rb-timeout-ms": "soon"}
+    said = (await ask(broker, b'{"toolName": "trace"}', headers=headers))[1]
+    assert said["isError"] is False
     before = provider.strays
     async with await aio_pika.connect(broker.url()) as connection:
         exchange = await (await connection.channel()).get_exchange("rockbot", ensure=False)
@@ -409,6 +414,21 @@ async def test_a_stop_lets_calls_end_and_leaves_no_queue(broker: Broker, bus: To
         assert effects["late"] == 0
         with pytest.raises(asyncio.CancelledError):
             await serving
+        assert QUEUE not in await queues(broker)
+
+
+async def test_a_reply_survives_a_lost_connection_during_the_stop(broker: Broker, proxy: Proxy, bus: Toolbus) -> None:
+    name = uuid.uuid4().hex
+    async with providing(proxy.url()) as (provider, serving):
+        await listed(broker, bus, "wait")
+        call = asyncio.create_task(bus.call("billing.pay", name=name, seconds=1.5))
+        await eventually(lambda: effects[name])
+        serving.cancel()
+        await asyncio.sleep(0.2)
+        await cut(provider, proxy)
+        assert (await call).content == "paid"
+        assert effects[name] == 1
+        await asyncio.wait([serving])
         assert QUEUE not in await queues(broker)
 
 
@@ -578,7 +598,7 @@ async def test_a_login_without_the_right_to_the_queue_is_told(broker: Broker, da
 async def test_a_provider_waits_for_its_first_daemon(backend: Backend) -> None:
     broker = await asyncio.to_thread(Broker)
     try:
-        async with providing(broker.url()), Toolbus(broker.url(), agent="ana") as bus:
+        async with providing(broker.url(), until_served=False), Toolbus(broker.url(), agent="ana") as bus:
             await asyncio.sleep(1)
             daemon = await asyncio.to_thread(Daemon, broker.url(), backend)
             try:
@@ -602,7 +622,7 @@ async def test_threads_that_do_not_end_are_bounded(broker: Broker, daemon: Daemo
         assert (await ask(broker, body))[1]["content"] == "paid"
 
 
-def test_what_cannot_be_a_tool_is_told() -> None:
+def test_what_cannot_be_a_tool_is_told(broker: Broker) -> None:
     bus = Toolbus("amqp://127.0.0.1", agent="billing")
 
     def good() -> None: ...
@@ -620,8 +640,15 @@ def test_what_cannot_be_a_tool_is_told() -> None:
         bus.tool(name="good")(good)
     with pytest.raises(toolbus.Misuse, match="no name"):
         bus.tool(name="a.b")(good)
+    with pytest.raises(toolbus.Misuse, match="no name of a provider"):
+        asyncio.run(open_and_serve(Toolbus(broker.url(), agent="#")))
     with pytest.raises(toolbus.Misuse, match="no effect"):
         bus.tool(name="other", effect="none")(good)  # type: ignore[call-overload]
+
+
+async def open_and_serve(bus: Toolbus) -> None:
+    async with bus:
+        await bus.serve()
 
 
 def test_without_pydantic_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -277,7 +277,7 @@ class Toolbus:
                 self._provider.change()
             return function
 
-        return offer(function) if function else offer
+        return offer if function is None else offer(function)
 
     async def serve(
         self, *, concurrency: int = 16, drain: float = 30.0, daemons: Collection[str] | None = None
@@ -290,6 +290,8 @@ class Toolbus:
         link = self._opened()
         if self._provider:
             raise Misuse("the client serves already")
+        if set(self.agent) & set("*#"):
+            raise Misuse(f"{self.agent!r} is no name of a provider: '*' and '#' stand for other names in topics")
         if concurrency < 1:
             raise ValueError("concurrency must be at least 1")
         self._provider = Provider(self, link, self._tools, concurrency, daemons)

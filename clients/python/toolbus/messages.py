@@ -76,7 +76,7 @@ class ToolsChanged:
 def header(message: AbstractIncomingMessage, name: str) -> str | None:
     """A header of the envelope; those of the daemon begin with a doubled `rb-`."""
     value = message.headers.get(f"rb-{name}", message.headers.get(name))
-    return value.decode() if isinstance(value, bytes) else None if value is None else str(value)
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else None if value is None else str(value)
 
 
 def body(message: AbstractIncomingMessage) -> dict[str, Any]:

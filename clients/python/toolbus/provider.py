@@ -30,7 +30,7 @@ from pamqp.commands import Basic
 from . import messages
 from .errors import BusError, Misuse, NotPermitted, ToolError
 from .functions import Call, Tool
-from .link import CONNECT_TIME, Link, Session, reasons, when_deleted
+from .link import CONNECT_TIME, DIRECT, Link, Session, reasons, when_deleted
 from .running import GRACE, MAX_BODY, Reply, Runner, failed, plain
 
 if TYPE_CHECKING:
@@ -47,6 +47,8 @@ KEPT, KEPT_BYTES = 1_000, 64 * 1024 * 1024
 SHORT_PAUSE, LONG_PAUSE = 0.1, 1.0
 # Attempts to publish a reply that the broker rejects, because its queue is full or its node down.
 ATTEMPTS = 32
+# Attempts to delete the queue, while daemons still call.
+CLEARINGS = 5
 
 
 @dataclass(eq=False)
@@ -73,7 +75,7 @@ class Provider:
         self._queue = f"provider.{bus.agent}"
         self._loop = asyncio.get_running_loop()
         self._changed, self._stop, self._ended = asyncio.Event(), asyncio.Event(), asyncio.Event()
-        self._stopping = False
+        self._served = self._stopping = False
         self._lane: Lane | None = None
         self._handling: set[asyncio.Task[None]] = set()
         self._runner = Runner(concurrency)
@@ -117,14 +119,14 @@ class Provider:
 
     async def _listen(self) -> None:
         """Has calls come over each connection, and announces the tools."""
-        served, said = False, ""
+        said = ""
         while True:
             session = await self._link.connected(math.inf)
             pause = SHORT_PAUSE
             try:
                 with reasons():
                     lane = await asyncio.wait_for(self._open(session), CONNECT_TIME)
-                    served, said = True, ""
+                    self._served, said = True, ""
                     while not lane.closed.done():
                         self._changed.clear()
                         await self._announce(session)
@@ -135,7 +137,7 @@ class Provider:
                             change.cancel()
             except ChannelClosed as error:
                 refusal = self._link.refusal(error)
-                if isinstance(refusal, NotPermitted) and not served:
+                if isinstance(refusal, NotPermitted) and not self._served:
                     raise refusal from None
                 if str(refusal) != said:
                     said = str(refusal)
@@ -204,13 +206,18 @@ class Provider:
 
     async def _answer(self, lane: Lane, message: AbstractIncomingMessage) -> None:
         """Replies to a message, and acknowledges it when the broker has the reply."""
-        if reply := await self._reply(lane, message):
+        try:
+            reply = await self._reply(message)
+        except Exception:
+            log.exception("A request is dropped")
+            reply = None
+        if reply:
             await self._send(lane, message, reply)
         else:
             self._bus.strays += 1
         await message.ack()
 
-    async def _reply(self, lane: Lane, message: AbstractIncomingMessage) -> Reply | None:
+    async def _reply(self, message: AbstractIncomingMessage) -> Reply | None:
         is_list = message.type == messages.LIST_REQUEST
         if not message.reply_to or not (is_list or message.type in (None, messages.INVOKE_REQUEST)):
             return None
@@ -227,7 +234,7 @@ class Provider:
                 raise _refusal("invalid_arguments", text)
             if is_list:
                 return self._list(body, call.agent)
-            running = self._known(message, call) or self._begin(lane, message, call, name, body)
+            running = self._known(message, call) or self._begin(message, call, name, body)
         except ToolError as error:
             return failed(call, name, error)
         return await asyncio.shield(running)
@@ -236,7 +243,7 @@ class Provider:
         return self._replies.get((message.user_id, call.agent, message.message_id)) if message.message_id else None
 
     def _begin(
-        self, lane: Lane, message: AbstractIncomingMessage, call: Call, name: str, body: Mapping[str, Any]
+        self, message: AbstractIncomingMessage, call: Call, name: str, body: Mapping[str, Any]
     ) -> asyncio.Task[Reply]:
         """Begins a call that this process does not know."""
         tool = self._tools.get(name)
@@ -251,7 +258,7 @@ class Provider:
         call.session = plain(body["sessionId"]) if body.get("sessionId") else None
         call.deadline = time.monotonic() + _allowed(messages.header(message, "rb-timeout-ms"))
         if messages.header(message, "rb-progress") == "1":
-            call._send = functools.partial(self._report, lane, message, call.id, name)
+            call._send = functools.partial(self._report, message, call.id, name)
         running = self._loop.create_task(self._runner.run(tool, call, body.get("arguments"), message))
         if message.message_id:
             identity = (message.user_id, call.agent, message.message_id)
@@ -273,15 +280,17 @@ class Provider:
         return Reply(messages.LIST_RESPONSE, messages.encode(said))
 
     async def _report(
-        self, lane: Lane, message: AbstractIncomingMessage, call_id: str, name: str, progress: dict[str, Any]
+        self, message: AbstractIncomingMessage, call_id: str, name: str, progress: dict[str, Any]
     ) -> None:
         if progress["message"] is not None:
             progress["message"] = plain(progress["message"], 1000)
         body = messages.encode({"toolCallId": call_id, "toolName": name, **progress})
         out = self._out(message, Reply(messages.PROGRESS, body))
         out.delivery_mode = aio_pika.DeliveryMode.NOT_PERSISTENT
+        if self._lane is None:
+            return
         with suppress(*CONNECTION_EXCEPTIONS, asyncio.TimeoutError), reasons():
-            exchange = lane.channel.default_exchange
+            exchange = self._lane.channel.default_exchange
             await exchange.publish(out, message.reply_to or "", mandatory=False, timeout=GRACE)
 
     def _out(self, message: AbstractIncomingMessage, reply: Reply) -> aio_pika.Message:
@@ -299,10 +308,13 @@ class Provider:
 
     async def _send(self, lane: Lane, message: AbstractIncomingMessage, reply: Reply) -> None:
         """Publishes a reply until the broker confirms it."""
+        address = message.reply_to or ""
+        # The broker also returns what it has delivered by direct reply-to.
+        mandatory = not address.startswith(DIRECT)
         for attempt in range(ATTEMPTS):
             try:
                 exchange = lane.channel.default_exchange
-                await exchange.publish(self._out(message, reply), message.reply_to or "", mandatory=True)
+                await exchange.publish(self._out(message, reply), address, mandatory=mandatory)
                 return
             except DeliveryError as error:
                 if not isinstance(error.frame, Basic.Nack):
@@ -323,8 +335,9 @@ class Provider:
             await asyncio.wait(self._handling, timeout=GRACE * 3)
         with suppress(BusError, Misuse, *CONNECTION_EXCEPTIONS, asyncio.TimeoutError), reasons():
             session = await self._link.connected(self._loop.time() + GRACE * 3)
-            while not await asyncio.wait_for(self._clear(session), CONNECT_TIME):
-                pass
+            for _ in range(CLEARINGS):
+                if await asyncio.wait_for(self._clear(session), CONNECT_TIME):
+                    break
 
     async def _clear(self, session: Session) -> bool:
         """Answers what is in the queue, and deletes it, unless others serve it; False if more has come meanwhile."""
