@@ -8,7 +8,9 @@ import { type Session as Connection, Link, type Request } from "./link.js";
 import type { McpOptions, McpToolbus } from "./mcp.js";
 import type { Fields, Progress, Result, ToolsChanged } from "./messages.js";
 import * as messages from "./messages.js";
+import { Provider, type ServeOptions, type ToolDefinition } from "./provider.js";
 import { after, left, now, retrying } from "./retrying.js";
+import type { Handler } from "./running.js";
 
 /** The daemon keeps the deadline itself; its reply about that is on the way for a moment. */
 const GRACE = 1_000;
@@ -109,11 +111,15 @@ export class Toolbus implements AsyncDisposable {
   readonly agent: string;
   readonly timeout: number;
   readonly retries: number;
-  /** Number of replies that no call waited for, and that were dropped: late, repeated, or for another client. */
+  /**
+   * Number of messages that were dropped: replies that no call waited for (late, repeated, or for another client), and
+   * requests that name no address for the reply.
+   */
   strays = 0;
   private readonly topic: string;
   private readonly headers: Record<string, string>;
   private readonly link: Link;
+  private readonly provider: Provider;
   private readonly waiting = new Map<string, Waiter>();
   private readonly listeners = new Set<(change: ToolsChanged) => void>();
   private readonly background = new Set<Promise<unknown>>();
@@ -129,6 +135,14 @@ export class Toolbus implements AsyncDisposable {
     const queue = `reply.${this.agent}.${id()}`;
     const receive = (message: ConsumeMessage) => this.receive(message);
     this.link = new Link(url, options.exchange ?? "rockbot", queue, receive, (session) => this.lost(session));
+    this.provider = new Provider(
+      this.agent,
+      this.link,
+      (...request) => this.request(...request),
+      () => {
+        this.strays += 1;
+      },
+    );
   }
 
   /** Connects; throws a `BusError` that says what is wrong. */
@@ -147,8 +161,10 @@ export class Toolbus implements AsyncDisposable {
     return McpToolbus.connect(url, token, options);
   }
 
-  /** Disconnects; calls that still wait fail. */
+  /** Ends `serve`, as its signal does, and disconnects; calls that still wait fail. */
   async close(): Promise<void> {
+    const stopped = this.provider.stop(); // its functions may still call tools
+    if (stopped) await stopped;
     if (this.closed) return;
     this.closed = true;
     await Promise.race([Promise.allSettled(this.background), sleep(GRACE, undefined, { ref: false })]);
@@ -248,6 +264,18 @@ export class Toolbus implements AsyncDisposable {
     this.refuseIfClosed();
     await this.link.bind(`tool.meta.tools.${this.agent}`);
     this.listeners.add(listener);
+  }
+
+  /** Offers a function as a tool, under the name of this agent; `serve` has daemons call it. */
+  tool<Args = Fields>(definition: ToolDefinition<Args>, run: Handler<Args>): void {
+    this.refuseIfClosed();
+    this.provider.add(definition, run);
+  }
+
+  /** Takes calls of the tools of this program until the signal aborts, and then lets those that run end. */
+  async serve(options: ServeOptions = {}): Promise<void> {
+    this.refuseIfClosed();
+    await this.provider.serve(options);
   }
 
   private refuseIfClosed(): void {

@@ -34,7 +34,10 @@ const ACCESS_REFUSED = 403;
 const NOT_FOUND = 404;
 
 export interface Request {
+  /** Another exchange than the client's own. */
+  exchange?: string;
   body: Buffer;
+  /** `replyTo` and `mandatory` are set where they are absent. */
   properties: Options.Publish & { correlationId: string };
 }
 
@@ -89,7 +92,7 @@ export class Session {
         else resolve(this.refusal ? "refused" : "lost");
       };
       try {
-        const properties = { ...request.properties, replyTo: this.replyTo, mandatory: true };
+        const properties = { replyTo: this.replyTo, mandatory: true, ...request.properties };
         this.channel.publish(exchange, topic, request.body, properties, done);
         this.unconfirmed += 1;
       } catch (error) {
@@ -143,7 +146,7 @@ export class Link {
 
   constructor(
     url: string,
-    private readonly exchange: string,
+    readonly exchange: string,
     private readonly queue: string,
     private receive: (message: ConsumeMessage) => void,
     private readonly lost: (session: Session) => void,
@@ -179,11 +182,12 @@ export class Link {
     isWanted: () => boolean = () => true,
     sent = false,
   ): Promise<Session> {
+    const exchange = request.exchange ?? this.exchange;
     let refused = false;
     const send = async () => {
       const session = await this.connected(deadline, sent);
       if (!isWanted()) throw unconfirmed();
-      return { session, outcome: await session.send(this.exchange, topic, request, deadline) };
+      return { session, outcome: await session.send(exchange, topic, request, deadline) };
     };
     for (;;) {
       const { session, outcome } = await (refused ? this.inTurn(send) : send());
@@ -192,7 +196,7 @@ export class Link {
           return session;
         case "returned":
           throw new NoDaemon(
-            `no queue takes requests on topic "${topic}" of exchange "${this.exchange}": no daemon has listened there yet`,
+            `no queue takes requests on topic "${topic}" of exchange "${exchange}": no daemon has listened there yet`,
           );
         case "late":
           throw unconfirmed();
@@ -228,6 +232,18 @@ export class Link {
       }
       this.topics.delete(topic);
       throw this.refusal(error);
+    }
+  }
+
+  /** Opens a channel of its own on the connection, and prepares it; throws a `BusError` if that fails. */
+  async channel<T>(deadline: number, prepare: (channel: ConfirmChannel) => Promise<T>): Promise<T> {
+    const { connection } = await this.connected(deadline);
+    const opened = open(connection);
+    try {
+      return await within(CONNECT_TIME, opened.then(prepare));
+    } catch (error) {
+      void opened.then((channel) => channel.close()).catch(() => {});
+      throw code(error) ? this.refusal(error) : new BrokerUnreachable(`the channel was lost: ${describe(error)}`);
     }
   }
 

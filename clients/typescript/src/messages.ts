@@ -125,7 +125,14 @@ export function toolsChanged(message: Message): ToolsChanged | undefined {
 
 /** Makes JSON without the fields that are undefined. Throws for what JSON cannot hold. */
 export function encode(value: Fields): Buffer {
-  return Buffer.from(JSON.stringify(value, refuseInfinity));
+  return Buffer.from(json(value));
+}
+
+/** Makes JSON as `encode` does, of any value. */
+export function json(value: unknown): string {
+  const text: string | undefined = JSON.stringify(value, refuseInfinity);
+  if (text === undefined) throw new TypeError(`JSON cannot hold a ${typeof value}`);
+  return text;
 }
 
 type Telemetry = typeof import("@opentelemetry/api");
@@ -142,6 +149,14 @@ export function trace(): Record<string, string> {
   telemetry?.propagation.inject(telemetry.context.active(), carrier);
   const { traceparent, tracestate } = carrier;
   return { ...(traceparent && { traceparent }), ...(tracestate && { tracestate }) };
+}
+
+/** Does work in the trace of a message, if it has one. */
+export function inTrace<T>(message: Message, work: () => T): T {
+  if (!telemetry) return work();
+  const { context, propagation, ROOT_CONTEXT } = telemetry;
+  const carrier = { traceparent: header(message, "traceparent"), tracestate: header(message, "tracestate") };
+  return context.with(propagation.extract(ROOT_CONTEXT, carrier), work);
 }
 
 export function isObject(value: unknown): value is Fields {

@@ -4,6 +4,7 @@ import "./package.test.js";
 import "./calls.test.js";
 import "./connection.test.js";
 import "./replies.test.js";
+import "./provider.test.js";
 import "./mcp.test.js";
 import "./models.test.js";
 import "./faults.test.js";

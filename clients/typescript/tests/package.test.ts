@@ -27,7 +27,7 @@ test("it loads as an ES module and with require, with the same names", async () 
 
 test("the types of the client need no optional package", () => {
   const folder = path.join(root, "dist/esm");
-  for (const file of ["index", "bus", "errors", "mcp", "messages"]) {
+  for (const file of ["index", "bus", "errors", "mcp", "messages", "provider", "running", "schema"]) {
     assert.doesNotMatch(readFileSync(path.join(folder, `${file}.d.ts`), "utf8"), /from "@/);
   }
 });

@@ -266,6 +266,7 @@ trust_headers = true
 allowed_tools = ["*"]
 tool_rate_limits = { limited = { rps = 2.0, burst = 1 } }
 outbound_allowlist = { people = ["ana"] }
+${providers()}
 [agents.busy]
 allowed_tools = ["*"]
 max_in_flight = 1
@@ -275,6 +276,14 @@ tools = ["write_to"]
 recipients = ["/id"]
 compare = "exact"
 `;
+}
+
+/** Names of programs that may provide tools to the agent `cara`: one for each test. */
+export const PROVIDERS = Array.from({ length: 24 }, (_, number) => `p${number}`);
+
+function providers(): string {
+  const set = (name: string) => `[toolsets.${name}]\nkind = "remote"\ntopic = "tool.invoke.provider.${name}"\n`;
+  return `${PROVIDERS.map(set).join("")}[agents.cara]\ntoolsets = ${JSON.stringify(PROVIDERS)}\n`;
 }
 
 /** A daemon with `echo`, REST tools of a `Backend`, and an MCP server that reports progress. */

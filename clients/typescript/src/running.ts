@@ -1,0 +1,202 @@
+/** Calls that run here, and those that ran. */
+
+import type { Message } from "amqplib";
+import { ExecutionFailed, OutcomeUnknown, ToolCancelled, ToolError, ToolNotFound, ToolTimeout } from "./errors.js";
+import type { Fields } from "./messages.js";
+import * as messages from "./messages.js";
+import {
+  caller,
+  cut,
+  type Effect,
+  errorReply,
+  id,
+  invalid,
+  isSafe,
+  objectOf,
+  outcomeOf,
+  type Reply,
+  read,
+  resultReply,
+  timeOf,
+} from "./replies.js";
+import { now } from "./retrying.js";
+
+/** Milliseconds between two reports of progress. */
+const REPORT_PERIOD = 50;
+/** Replies that are kept for calls that come again, and their bytes in all. */
+const [KEPT, KEPT_SIZE] = [1_000, 64 * 1024 * 1024];
+const [MAX_ID, MAX_REPORT] = [1_024, 1_000];
+
+/** The call that a function runs for. */
+export interface Call {
+  /** Agent that calls. */
+  readonly agent: string;
+  readonly session: string | undefined;
+  readonly id: string;
+  /** Key by which the caller identifies the call for good. */
+  readonly key: string | undefined;
+  /** Seconds until the deadline. */
+  readonly remaining: number;
+  /** Aborted when the call is cancelled or its deadline has passed: the caller has its reply then. */
+  readonly signal: AbortSignal;
+  /** Reports progress, if the caller wants it; at most every 50 ms, the rest is dropped. */
+  report(progress: number, total?: number, message?: string): void;
+}
+
+/** Runs a tool. What it returns is the content: a text, a `Result`, or anything that JSON can hold. */
+export type Handler<Args = Fields> = (args: Args, call: Call) => unknown;
+
+export interface Tool {
+  listed: Fields;
+  effect: Effect | undefined;
+  check: (args: Fields) => unknown;
+  run: Handler<never>;
+}
+
+/** A call, for those that come again. */
+export interface Known {
+  reply: Promise<Reply>;
+  size: number;
+  /** Replies on their way, by their addresses. */
+  sending: Map<string, Promise<void>>;
+}
+
+/** What calls need of the provider. */
+interface Host {
+  readonly isStopping: boolean;
+  /** Publishes a report of progress while it is wanted. */
+  report(message: Message, report: Reply, isWanted: () => boolean): void;
+  /** Tells the program what callers are not told. */
+  failed(error: unknown, tool: string): void;
+}
+
+/** Runs each call once. */
+export class Calls {
+  private readonly known = new Map<string, Known>();
+  private readonly ended = new Map<string, Known>();
+  private endedSize = 0;
+  private readonly running = new Set<{ id: string; agent: string; cancel: (text: string) => void }>();
+
+  constructor(
+    private readonly tools: ReadonlyMap<string, Tool>,
+    private readonly host: Host,
+  ) {}
+
+  /** Begins a call; one that came before is the same again. */
+  once(message: Message): Known {
+    const { messageId, userId } = message.properties;
+    const identity = messageId && JSON.stringify([userId, caller(message), messageId]);
+    const known = this.known.get(identity) ?? this.ended.get(identity);
+    if (known) return known;
+    const call: Known = { reply: this.run(message), size: 0, sending: new Map() };
+    if (identity) {
+      this.known.set(identity, call);
+      void call.reply.then((reply) => this.keep(identity, call, reply.body.length));
+    }
+    return call;
+  }
+
+  /** Cancels the agent's calls with an id. */
+  cancel(agent: string, id: unknown): boolean {
+    const calls = [...this.running].filter((call) => call.id === id && call.agent === agent);
+    for (const call of calls) call.cancel("The call was cancelled.");
+    return calls.length > 0;
+  }
+
+  cancelAll(): void {
+    for (const call of this.running) call.cancel("The call was cancelled: its provider is stopping.");
+  }
+
+  private keep(identity: string, call: Known, size: number): void {
+    call.size = size;
+    this.known.delete(identity);
+    this.ended.set(identity, call);
+    this.endedSize += size;
+    for (const [oldest, { size }] of this.ended) {
+      if (this.ended.size <= KEPT && this.endedSize <= KEPT_SIZE) break;
+      this.ended.delete(oldest);
+      this.endedSize -= size;
+    }
+  }
+
+  /** Runs a call; its failures are replies, too. */
+  private async run(message: Message): Promise<Reply> {
+    const began = now();
+    let [callId, name, tool] = [id(message), "", undefined as Tool | undefined];
+    try {
+      const { toolCallId, toolName, arguments: args, sessionId } = read(message);
+      if (typeof toolName !== "string" || !toolName || toolName.length > MAX_ID) throw invalid("toolName is no name");
+      name = toolName;
+      if (typeof toolCallId === "string" && toolCallId) callId = toolCallId.slice(0, MAX_ID);
+      tool = this.tools.get(name);
+      const unknown = `Tool '${name}' is not registered.`;
+      if (!tool) throw new ToolNotFound("tool_not_found", unknown, { outcome: "not_started" });
+      if (message.fields.redelivered && !isSafe(tool.effect)) {
+        const text = `Tool '${name}' may have run before: find out before calling again.`;
+        throw new OutcomeUnknown("execution_failed", text, { outcome: "unknown" });
+      }
+      if (this.host.isStopping) {
+        const text = `Tool '${name}' was not called: its provider is stopping.`;
+        const outcome = message.fields.redelivered ? "failed" : "not_started";
+        throw new ExecutionFailed("execution_failed", text, { retryable: true, outcome });
+      }
+      const session = typeof sessionId === "string" ? sessionId : undefined;
+      const value = await this.invoke(message, tool, { name, id: callId, session, args: objectOf(args) });
+      return resultReply(callId, name, value, now() - began);
+    } catch (error) {
+      return errorReply(callId, name, error instanceof ToolError ? error : this.hidden(error, name, tool));
+    }
+  }
+
+  private async invoke(
+    message: Message,
+    tool: Tool,
+    { name, id, session, args }: { name: string; id: string; session: string | undefined; args: Fields },
+  ): Promise<unknown> {
+    const time = timeOf(message);
+    const [deadline, control] = [now() + time, new AbortController()];
+    const outcome = outcomeOf(tool.effect);
+    const agent = caller(message);
+    const cancel = (text: string) => control.abort(new ToolCancelled("cancelled", text, { outcome }));
+    const running = { id, agent, cancel };
+    const text = `Tool '${name}' did not end within ${time / 1000} s.`;
+    const late = new ToolTimeout("timeout", text, { retryable: isSafe(tool.effect), outcome });
+    const timer = setTimeout(() => control.abort(late), time);
+    const aborted = new Promise<never>((_, reject) => {
+      control.signal.addEventListener("abort", () => reject(control.signal.reason));
+    });
+    const call: Call = {
+      ...{ agent, session, id, signal: control.signal },
+      key: messages.header(message, "rb-idempotency-key"),
+      get remaining() {
+        return Math.max(deadline - now(), 0) / 1000;
+      },
+      report: this.reporter(message, id, name, () => this.running.has(running) && !control.signal.aborted),
+    };
+    this.running.add(running);
+    try {
+      const run = async () => tool.run((await tool.check(args)) as never, call);
+      return await Promise.race([messages.inTrace(message, run), aborted]);
+    } finally {
+      clearTimeout(timer);
+      this.running.delete(running);
+    }
+  }
+
+  private reporter(message: Message, toolCallId: string, toolName: string, isRunning: () => boolean): Call["report"] {
+    const isWanted = messages.header(message, "rb-progress") === "1";
+    let next = 0;
+    return (progress, total, text) => {
+      if (!isWanted || !isRunning() || now() < next || ![progress, total ?? 0].every(Number.isFinite)) return;
+      next = now() + REPORT_PERIOD;
+      const said = text === undefined ? undefined : cut(text, MAX_REPORT);
+      const body = messages.encode({ toolCallId, toolName, progress, total, message: said });
+      this.host.report(message, { kind: messages.PROGRESS, body, headers: {}, tool: toolName }, isRunning);
+    };
+  }
+
+  private hidden(error: unknown, name: string, tool: Tool | undefined): ToolError {
+    this.host.failed(error, name);
+    return new ToolError("execution_failed", `Tool '${name}' failed.`, { outcome: outcomeOf(tool?.effect) });
+  }
+}
