@@ -1,12 +1,13 @@
 /** The package as others load it. */
 
 import assert from "node:assert/strict";
-import { execFile } from "node:child_process";
-import { readFileSync } from "node:fs";
+import { execFile, spawn } from "node:child_process";
+import { once } from "node:events";
+import { mkdirSync, readFileSync, writeFileSync } from "node:fs";
 import path from "node:path";
 import { test } from "node:test";
 import { promisify } from "node:util";
-import { TOKEN, world } from "./support.js";
+import { eventually, TOKEN, world } from "./support.js";
 
 const root = path.join(import.meta.dirname, "../..");
 
@@ -62,4 +63,28 @@ test("the example says hello", async () => {
 
 test("the agent of the example gives its model results, and what is to be done about an error", async () => {
   assert.match(await example("agents/agent.mjs"), /^hello\nTool 'ecko' is not registered\. Did you mean 'echo'\?\n$/);
+});
+
+test("the example provides tools until it is interrupted", async (context) => {
+  const { broker, connect } = await world();
+  const folder = path.join(root, "build/example");
+  mkdirSync(folder, { recursive: true });
+  const code = readFileSync(path.join(root, "../../examples/typescript/provide_tools.ts"), "utf8");
+  const here = code.replace("amqp://guest:guest@127.0.0.1:5672/%2f", broker.url());
+  assert.notEqual(here, code);
+  writeFileSync(path.join(folder, "provide_tools.ts"), here);
+  const compiler = path.join(root, "node_modules/.bin/tsc");
+  const options = ["--strict", "--target", "es2022", "--module", "nodenext", "--types", "node", "--ignoreConfig"];
+  await promisify(execFile)(compiler, [...options, "provide_tools.ts"], { cwd: folder });
+  const program = spawn(process.execPath, ["provide_tools.js"], { cwd: folder, stdio: "inherit" });
+  context.after(() => program.kill("SIGKILL"));
+  await using cara = await connect({ agent: "cara" });
+  const names = ["billing.find_invoice", "billing.pay_invoice"];
+  await eventually(async () => (await cara.tools("mcp", { names })).length === 2, "the list");
+  assert.equal(String(await cara.call("billing.pay_invoice", { number: "2026-07" })), "Paid for cara.");
+  const invoice = await cara.call("billing.find_invoice", { number: "2026-07" });
+  assert.deepEqual(invoice.json(), { amount: 120, isPaid: true });
+  assert.equal((await cara.call("billing.find_invoice", { number: "none" })).isError, true);
+  program.kill("SIGINT");
+  assert.deepEqual(await once(program, "exit"), [0, null]);
 });

@@ -1,6 +1,7 @@
 /** Tools of programs: as agents see and call them, and what goes wrong with them. */
 
 import assert from "node:assert/strict";
+import { AsyncLocalStorage } from "node:async_hooks";
 import { type ChildProcess, spawn } from "node:child_process";
 import { createHash, randomUUID } from "node:crypto";
 import { once } from "node:events";
@@ -9,6 +10,15 @@ import { tmpdir } from "node:os";
 import path from "node:path";
 import { type TestContext, test } from "node:test";
 import { setTimeout as sleep } from "node:timers/promises";
+import {
+  type Context,
+  type ContextManager,
+  createContextKey,
+  propagation,
+  ROOT_CONTEXT,
+  type TextMapPropagator,
+  context as telemetry,
+} from "@opentelemetry/api";
 import { connect as amqp, type ConsumeMessage, type Options } from "amqplib";
 import { z } from "zod";
 import {
@@ -29,9 +39,9 @@ import {
   ToolNotFound,
   ToolTimeout,
 } from "../src/index.js";
-import { eventually, PROVIDERS, TcpProxy, world } from "./support.js";
+import { Broker, Daemon, eventually, PROVIDERS, TcpProxy, world } from "./support.js";
 
-const names = [...PROVIDERS];
+const names = PROVIDERS.slice(1);
 
 /** A program that provides tools, until the test ends. */
 class Program {
@@ -513,24 +523,76 @@ test("a login that may not serve is told, and one that may not announce serves",
   await assert.rejects(barred.served as Promise<void>, NotPermitted);
 });
 
-test("a program waits for a daemon, and for the exchange", async (context) => {
-  const { broker } = await world();
-  const exchange = `later-${randomUUID()}`;
-  await using bus = await Toolbus.connect(broker.url(), { agent: "early", exchange });
-  bus.tool({ name: "echo" }, () => "served");
-  const stop = new AbortController();
-  const served = bus.serve({ signal: stop.signal });
-  context.after(() => stop.abort());
-  await sleep(500);
+test("a program waits for a daemon", async (context) => {
+  const broker = await Broker.start();
+  const offer = (bus: Toolbus) => bus.tool({ name: "echo" }, () => "served");
+  const { name } = await Program.start(context, offer, { url: broker.url() });
+  await sleep(1_000);
+  const daemon = await Daemon.start(broker.url(), (await world()).backend);
+  await using cara = await Toolbus.connect(broker.url(), { agent: "cara" });
+  await eventually(async () => (await cara.tools("mcp")).length, "the list");
+  assert.equal(String(await cara.call(`${name}.echo`)), "served");
+  await daemon.kill();
+  await broker.kill();
+});
+
+test("the trace of the call is that of its function", async (context) => {
+  const [store, key] = [new AsyncLocalStorage<Context>(), createContextKey("traceparent")];
+  const manager: Partial<ContextManager> = {
+    active: () => store.getStore() ?? ROOT_CONTEXT,
+    with: (active, work, self, ...args) => store.run(active, () => work.call(self, ...args)),
+    disable: () => manager as ContextManager,
+  };
+  const propagator: TextMapPropagator<Record<string, string>> = {
+    inject: () => {},
+    extract: (active, carrier) => active.setValue(key, carrier.traceparent),
+    fields: () => ["traceparent"],
+  };
+  telemetry.setGlobalContextManager(manager as ContextManager);
+  propagation.setGlobalPropagator(propagator as TextMapPropagator);
+  context.after(() => {
+    telemetry.disable();
+    propagation.disable();
+  });
+  const { name } = await Program.start(context, (bus) => {
+    bus.tool({ name: "trace" }, async () => {
+      await sleep(10);
+      return telemetry.active().getValue(key);
+    });
+  });
+  const cara = await agent(context, `${name}.trace`);
+  const traceparent = `00-${"1".repeat(32)}-${"2".repeat(16)}-01`;
+  const headers = { traceparent };
+  assert.match(String(await cara.call(`${name}.trace`, {}, { headers })), /^00-1{32}-[0-9a-f]{16}-01$/);
+});
+
+test("what cannot be answered is dropped and counted, and what repeats no effect comes again", async (context) => {
+  let calls = 0;
+  const { name, bus } = await Program.start(context, (bus) => {
+    bus.tool({ name: "pay", effect: "effectful" }, () => `paid ${++calls}`);
+  });
+  await agent(context, `${name}.pay`);
   await using direct = await raw();
-  await direct.channel.assertExchange(exchange, "topic", { durable: true });
-  const ask = () => directly("early", { toolName: "echo" }, {}, "tool.invoke.provider.early", broker.url(), exchange);
-  await sleep(1_500);
-  assert.equal((await ask()).content, "served");
-  assert(await rejectionOf(bus.serve()));
-  stop.abort();
-  await served;
-  await direct.channel.deleteExchange(exchange);
+  await direct.ask(name, { toolName: "pay" }, { replyTo: "" });
+  await eventually(() => bus.strays === 1, "the message without an address");
+  await direct.ask(name, { toolName: "pay" }, { replyTo: "nobody's" });
+  await eventually(() => calls === 1);
+  const messageId = randomUUID();
+  for (const correlationId of ["one", "two"]) await direct.ask(name, { toolName: "pay" }, { messageId, correlationId });
+  await direct.ask(name, { toolName: "pay" }, { messageId, headers: { "rb-source": "another" } });
+  await eventually(() => direct.replies.length === 3);
+  const replies = direct.replies.map(({ content, properties }) => [
+    properties.correlationId,
+    JSON.parse(String(content)).content,
+  ]);
+  assert.deepEqual(
+    replies.sort(),
+    [
+      [messageId, "paid 3"],
+      ["one", "paid 2"],
+      ["two", "paid 2"],
+    ].sort(),
+  );
 });
 
 test("closing the client ends its service", async (context) => {
@@ -544,13 +606,6 @@ test("closing the client ends its service", async (context) => {
   await assert.rejects(cara.call(`${name}.echo`), ExecutionFailed);
 });
 
-async function rejectionOf(work: Promise<unknown>): Promise<unknown> {
-  return work.then(
-    () => undefined,
-    (error) => error,
-  );
-}
-
 /** A connection without a client, to send what a daemon may send, and more. */
 async function raw(url?: string) {
   const connection = await amqp(url ?? (await world()).broker.url());
@@ -561,10 +616,10 @@ async function raw(url?: string) {
   return {
     channel,
     replies,
-    async ask(name: string, body: unknown, options: Options.Publish = {}, topic = "", exchange = "rockbot") {
+    async ask(name: string, body: unknown, options: Options.Publish = {}, topic = "") {
       const messageId = options.messageId ?? randomUUID();
       channel.publish(
-        exchange,
+        "rockbot",
         topic || `tool.invoke.provider.${name}`,
         Buffer.from(typeof body === "string" ? body : JSON.stringify(body)),
         {
@@ -601,10 +656,9 @@ async function directly(
   options: Options.Publish = {},
   topic?: string,
   url?: string,
-  exchange?: string,
 ): Promise<Fields> {
   await using direct = await raw(url);
-  await direct.ask(name, body, options, topic, exchange);
+  await direct.ask(name, body, options, topic);
   await eventually(() => direct.replies.length > 0, "the reply");
   return JSON.parse(String(direct.replies[0]?.content));
 }

@@ -278,8 +278,8 @@ compare = "exact"
 `;
 }
 
-/** Names of programs that may provide tools to the agent `cara`: one for each test. */
-export const PROVIDERS = Array.from({ length: 24 }, (_, number) => `p${number}`);
+/** Names of programs that may provide tools to the agent `cara`: that of the example, and one for each test. */
+export const PROVIDERS = ["billing", ...Array.from({ length: 20 }, (_, number) => `p${number}`)];
 
 function providers(): string {
   const set = (name: string) => `[toolsets.${name}]\nkind = "remote"\ntopic = "tool.invoke.provider.${name}"\n`;
