@@ -54,6 +54,11 @@ export class ToolError extends ToolbusError {
     this.outcome = details.outcome;
   }
 
+  /** Whether daemons know a code. */
+  static isCode(code: string): boolean {
+    return BY_CODE.has(code);
+  }
+
   /** Makes the error that a body of the type `ToolError` describes. */
   static fromReply(reply: Record<string, unknown>): ToolError {
     const code = text(reply.code) ?? "execution_failed";

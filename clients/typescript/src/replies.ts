@@ -1,7 +1,7 @@
 /** Requests to a provider of tools, and its replies, as docs/wire.md describes them. */
 
 import type { Message } from "amqplib";
-import { InvalidArguments, type ToolError } from "./errors.js";
+import { InvalidArguments, ToolError } from "./errors.js";
 import * as messages from "./messages.js";
 import { type Fields, Result } from "./messages.js";
 
@@ -73,7 +73,8 @@ export function resultReply(toolCallId: string, toolName: string, value: unknown
   const text = (value: unknown) => (typeof value === "string" ? cut(value) : messages.json(value));
   const { content, isError, blocks } =
     value instanceof Result ? value : new Result(value === undefined ? "" : text(value));
-  const contentBlocks = blocks.length > 0 ? blocks : undefined;
+  const whole = blocks.map((block) => (block.text === undefined ? block : { ...block, text: cut(block.text) }));
+  const contentBlocks = whole.length > 0 ? whole : undefined;
   const body = messages.encode({ toolCallId, toolName, content: cut(content), contentBlocks, isError });
   if (body.length > LARGEST) throw new RangeError(`the result has ${body.length} bytes; a reply takes ${LARGEST}`);
   const headers = { "rb-rb-duration-ms": String(Math.round(duration)) };
@@ -81,7 +82,8 @@ export function resultReply(toolCallId: string, toolName: string, value: unknown
 }
 
 export function errorReply(toolCallId: string, toolName: string, error: ToolError): Reply {
-  const { code, message, retryable: isRetryable, retryAfter, outcome } = error;
+  const { message, retryable: isRetryable, retryAfter, outcome } = error;
+  const code = ToolError.isCode(error.code) ? error.code : "execution_failed";
   const wait = Math.ceil((retryAfter ?? Number.NaN) * 1000);
   const body = messages.encode({
     ...{ toolCallId, toolName, code, message: cut(message, MAX_ERROR), isRetryable },

@@ -118,7 +118,7 @@ test("an agent sees the tools of a program, and calls them", async (context) => 
     bus.tool({ name: "file", effect: "idempotent" }, () => "filed");
     bus.tool({ name: "plain" }, () => new Result("no such invoice", true));
     const image = { type: "image", data: "aGk=", mimeType: "image/png" };
-    bus.tool({ name: "scan" }, () => new Result("a scan", false, [{ type: "text", text: "a scan" }, image]));
+    bus.tool({ name: "scan" }, () => new Result("a scan", false, [{ type: "text", text: "a scan \ud83d" }, image]));
     bus.tool({ name: "count" }, async () => [1, null, "three \ud83d"]);
   });
   const { name } = program;
@@ -221,10 +221,16 @@ test("an error for the caller is passed on", async (context) => {
         outcome: "not_started",
       });
     });
+    bus.tool({ name: "poor" }, () => {
+      throw new ToolError("no_funds", "There is no money left.", { outcome: "failed" });
+    });
   });
-  const error = await rejection((await agent(context, `${name}.limited`)).call(`${name}.limited`));
+  const cara = await agent(context, `${name}.limited`);
+  const error = await rejection(cara.call(`${name}.limited`));
   assert(error instanceof RateLimited && error.message === "Come again.");
   assert.deepEqual([error.retryable, error.retryAfter, error.outcome], [true, 2.5, "not_started"]);
+  const poor = await rejection(cara.call(`${name}.poor`)); // with a code that the daemon knows
+  assert.deepEqual([poor.code, poor.message, poor.outcome], ["execution_failed", "There is no money left.", "failed"]);
   assert.deepEqual(errors, []);
 });
 
@@ -425,7 +431,7 @@ test("a call goes over the daemon while connections are cut", async (context) =>
 });
 
 test("programs of one name share its calls, many at once", async (context) => {
-  const counts = [0, 0];
+  const [counts, programs]: [number[], Program[]] = [[0, 0], []];
   const [name, most] = [names.pop() as string, [0, 0]];
   for (const index of [0, 1]) {
     let running = 0;
@@ -439,7 +445,7 @@ test("programs of one name share its calls, many at once", async (context) => {
         return Number(number) * 2;
       });
     };
-    await Program.start(context, offer, { name, concurrency: 8 });
+    programs.push(await Program.start(context, offer, { name, concurrency: 8 }));
   }
   const cara = await agent(context, `${name}.double`);
   const numbers = Array.from({ length: 200 }, (_, number) => number);
@@ -457,6 +463,8 @@ test("programs of one name share its calls, many at once", async (context) => {
     most.every((calls) => calls <= 8),
     `${most}`,
   );
+  await programs[0]?.stop();
+  assert.equal((await cara.call(`${name}.double`, { number: 4 })).json(), 8);
 });
 
 test("a list has a version, and a later tool is announced", async (context) => {
