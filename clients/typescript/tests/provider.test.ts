@@ -329,17 +329,17 @@ test("a program that stops lets its calls end, cancels the rest, and leaves noth
         return "ended";
       });
     },
-    { concurrency: 2, drain: 1.5 },
+    { concurrency: 2, drain: 4 },
   );
   const { name } = program;
   const cara = await agent(context, `${name}.wait`);
   const wait = (seconds: number) => cara.call(`${name}.wait`, { seconds });
-  const [short, long] = [wait(1), rejection(wait(20))];
+  const [short, long] = [wait(3), rejection(wait(20))];
   await eventually(() => running === 2);
   const queued = rejection(wait(0));
-  const { broker } = await world();
-  const depth = () => broker.ctl("list_queues", "name", "messages");
-  await eventually(async () => (await depth()).includes(`provider.${name}\t3`), "the third call");
+  await using direct = await raw();
+  const waiting = async () => (await direct.channel.checkQueue(`provider.${name}`)).messageCount;
+  await eventually(async () => (await waiting()) === 1, "the third call");
   await program.stop();
   assert.equal(String(await short), "ended");
   const cancelled = await long;
@@ -348,7 +348,8 @@ test("a program that stops lets its calls end, cancels the rest, and leaves noth
   assert.equal(refused.message, "Tool 'wait' was not called: its provider is stopping.");
   assert.deepEqual([refused.code, refused.retryable, refused.outcome], ["execution_failed", true, "not_started"]);
   assert.equal(running, 2);
-  assert(!(await depth()).includes(`provider.${name}`));
+  const { broker } = await world();
+  assert(!(await broker.ctl("list_queues", "name")).includes(`provider.${name}`));
   const unreached = await rejection(cara.call(`${name}.wait`, { seconds: 0 }));
   assert.deepEqual([unreached.retryable, unreached.outcome], [true, "not_started"]);
 });
