@@ -224,7 +224,7 @@ AGENTS = """
 trust_headers = true
 [toolsets.billing]
 kind = "remote"
-topic = "tool.invoke.provider.billing"
+provider = "billing"
 [agents.ana]
 allowed_tools = ["*"]
 toolsets = ["billing"]

@@ -38,7 +38,7 @@ async def test_the_provider_of_the_examples_serves_until_it_is_terminated(bus: T
         env={**os.environ, "AMQP_URL": broker.url(), "PYTHONPATH": str(EXAMPLES.parent / "clients/python")},
         stdout=asyncio.subprocess.PIPE,
     )
-    await listed(broker, bus, "send_reminders")
+    await listed(bus, "send_reminders")
     found = await bus.call("billing.find_invoice", number="A1")
     assert found.json() == {"number": "A1", "year": 2026, "total": 17.5}
     running = bus.stream("billing.send_reminders", {"customers": ["bo", "cy", "di"]})

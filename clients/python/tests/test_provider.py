@@ -162,19 +162,10 @@ async def providing(
         await asyncio.wait([serving])
 
 
-async def announce(broker: Broker) -> None:
-    """Has the daemon ask for the tools of its set at once."""
-    async with await aio_pika.connect(broker.url()) as connection:
-        exchange = await (await connection.channel()).get_exchange("rockbot", ensure=False)
-        body = b'{"version": "of a test", "added": [], "removed": []}'
-        await exchange.publish(aio_pika.Message(body, type="Toolbus.ToolsChanged"), "tool.meta.tools.toolbus")
-
-
-async def listed(broker: Broker, bus: Toolbus, name: str) -> dict[str, Any]:
+async def listed(bus: Toolbus, name: str) -> dict[str, Any]:
     for _ in range(60):
         if found := [tool for tool in await bus.tools("mcp") if tool["name"] == f"billing.{name}"]:
             return found[0]
-        await announce(broker)
         await asyncio.sleep(0.25)
     raise AssertionError(f"billing.{name} is not listed")
 
@@ -189,7 +180,7 @@ async def queues(broker: Broker) -> dict[str, list[int]]:
 @pytest.fixture
 async def provider(broker: Broker, bus: Toolbus) -> AsyncIterator[Toolbus]:
     async with providing(broker.url()) as (provider, _):
-        await listed(broker, bus, "wait")
+        await listed(bus, "wait")
         yield provider
 
 
@@ -220,7 +211,7 @@ async def ask(
 
 
 async def test_agents_see_functions_as_tools(broker: Broker, bus: Toolbus, provider: Toolbus) -> None:
-    tool = await listed(broker, bus, "find_invoice")
+    tool = await listed(bus, "find_invoice")
     assert tool["description"] == "Finds an invoice."
     assert tool["inputSchema"] == {
         "type": "object",
@@ -394,7 +385,7 @@ async def test_200_calls_at_once(bus: Toolbus, provider: Toolbus) -> None:
 async def test_a_stop_lets_calls_end_and_leaves_no_queue(broker: Broker, bus: Toolbus) -> None:
     short, long = uuid.uuid4().hex, uuid.uuid4().hex
     async with providing(broker.url(), drain=1.5, concurrency=2) as (_, serving):
-        await listed(broker, bus, "wait")
+        await listed(bus, "wait")
         calls = [
             asyncio.create_task(bus.call("billing.wait", name=name, seconds=seconds, retries=0))
             for name, seconds in ((short, 0.8), (long, 30.0))
@@ -420,7 +411,7 @@ async def test_a_stop_lets_calls_end_and_leaves_no_queue(broker: Broker, bus: To
 async def test_a_reply_survives_a_lost_connection_during_the_stop(broker: Broker, proxy: Proxy, bus: Toolbus) -> None:
     name = uuid.uuid4().hex
     async with providing(proxy.url()) as (provider, serving):
-        await listed(broker, bus, "wait")
+        await listed(bus, "wait")
         call = asyncio.create_task(bus.call("billing.pay", name=name, seconds=1.5))
         await eventually(lambda: effects[name])
         serving.cancel()
@@ -435,7 +426,7 @@ async def test_a_reply_survives_a_lost_connection_during_the_stop(broker: Broker
 async def test_a_client_that_is_closed_lets_calls_end(broker: Broker, bus: Toolbus) -> None:
     name = uuid.uuid4().hex
     async with providing(broker.url()) as (provider, serving):
-        await listed(broker, bus, "wait")
+        await listed(bus, "wait")
         call = asyncio.create_task(bus.call("billing.wait", name=name, seconds=0.5))
         await eventually(lambda: effects[name])
         await provider.close()
@@ -468,7 +459,7 @@ async def test_a_killed_provider_repeats_no_effect(broker: Broker, bus: Toolbus,
     async with started():
         while (await queues(broker)).get(QUEUE, [0, 0])[1] == 0:
             await asyncio.sleep(0.1)
-        await listed(broker, bus, "pay")
+        await listed(bus, "pay")
         calls = [asyncio.create_task(bus.call(f"billing.{tool}", name=tool, seconds=1)) for tool in ("pay", "look")]
         await eventually(lambda: len(notes.read_text().split()) == 2)
     async with started():
@@ -481,7 +472,7 @@ async def test_a_killed_provider_repeats_no_effect(broker: Broker, bus: Toolbus,
 async def test_a_lost_connection_means_one_effect_and_one_reply(broker: Broker, proxy: Proxy, bus: Toolbus) -> None:
     names = [uuid.uuid4().hex for _ in range(4)]
     async with providing(proxy.url()) as (provider, _):
-        await listed(broker, bus, "wait")
+        await listed(bus, "wait")
         strays = bus.strays
         tools = ("billing.pay", "billing.wait")
         calls = [
@@ -499,7 +490,7 @@ async def test_a_lost_connection_means_one_effect_and_one_reply(broker: Broker, 
 async def test_a_reply_that_was_not_confirmed_is_sent_again(broker: Broker, proxy: Proxy, bus: Toolbus) -> None:
     name = uuid.uuid4().hex
     async with providing(proxy.url()) as (provider, _):
-        await listed(broker, bus, "wait")
+        await listed(bus, "wait")
         call = asyncio.create_task(bus.call("billing.pay", name=name, seconds=0.5))
         await eventually(lambda: effects[name])
         assert provider._provider
@@ -534,7 +525,7 @@ async def test_processes_of_one_provider_share_its_calls(broker: Broker, bus: To
         providing(broker.url(), concurrency=2) as (one, _),
         providing(broker.url(), concurrency=2) as (other, serving),
     ):
-        await listed(broker, bus, "wait")
+        await listed(bus, "wait")
         names = [uuid.uuid4().hex for _ in range(20)]
         await asyncio.gather(*(bus.call("billing.look", name=name, seconds=0.1) for name in names))
         assert one._provider
@@ -559,7 +550,7 @@ async def test_a_tool_that_comes_later_is_announced(broker: Broker, bus: Toolbus
         async def announced() -> None:
             async with heard.iterator(no_ack=True, timeout=10) as messages:
                 message = await anext(messages)
-            assert (message.type, message.body) == ("Toolbus.ToolAnnounce", b"{}")
+            assert (message.type, message.body) == ("Toolbus.ToolAnnouncement", b"{}")
             assert (message.headers["rb-source"], message.user_id) == ("billing", "guest")
 
         await announced()
@@ -569,7 +560,7 @@ async def test_a_tool_that_comes_later_is_announced(broker: Broker, bus: Toolbus
             return "at last"
 
         await announced()
-        await listed(broker, bus, "later")
+        await listed(bus, "later")
         assert (await bus.call("billing.later")).content == "at last"
         serving.cancel()
         await asyncio.wait([serving])
@@ -602,7 +593,7 @@ async def test_a_provider_waits_for_its_first_daemon(backend: Backend) -> None:
             await asyncio.sleep(1)
             daemon = await asyncio.to_thread(Daemon, broker.url(), backend)
             try:
-                await listed(broker, bus, "give")
+                await listed(bus, "give")
                 assert (await bus.call("billing.give", kind="text")).content == "hellö"
             finally:
                 await asyncio.to_thread(daemon.end)
@@ -663,17 +654,16 @@ def test_without_an_event_loop(broker: Broker, daemon: Daemon) -> None:
         provider.tool(effect="effectful")(pay)
         serving = threading.Thread(target=provider.serve)
         serving.start()
-        asyncio.run(listed_in_thread(broker, bus, "pay"))
+        listed_in_thread(bus, "pay")
         assert bus.call("billing.pay", name=name).content == "paid"
         provider.close()
         serving.join(10)
         assert not serving.is_alive()
 
 
-async def listed_in_thread(broker: Broker, bus: sync.Toolbus, name: str) -> None:
-    while not await asyncio.to_thread(bus.tools, names=[f"billing.{name}"]):
-        await announce(broker)
-        await asyncio.sleep(0.2)
+def listed_in_thread(bus: sync.Toolbus, name: str) -> None:
+    while not bus.tools(names=[f"billing.{name}"]):
+        time.sleep(0.2)
 
 
 logging.getLogger("aio_pika").setLevel(logging.CRITICAL)

@@ -185,7 +185,7 @@ class Provider:
 
     async def _announce(self, session: Session) -> None:
         """Has daemons ask for the tools at once. Without the right to, they do within a minute."""
-        message = self._bus._message(self._link, messages.ANNOUNCE, b"{}", correlation=uuid.uuid4().hex)
+        message = self._bus._message(self._link, messages.ANNOUNCEMENT, b"{}", correlation=uuid.uuid4().hex)
         try:
             async with session.connection.channel() as channel:
                 exchange = await channel.get_exchange(session.exchange.name, ensure=False)
@@ -248,7 +248,7 @@ class Provider:
         """Begins a call that this process does not know."""
         tool = self._tools.get(name)
         if message.redelivered and not (tool and tool.is_repeatable):
-            text = f"Tool {name!r} may have run before: find out before calling again."
+            text = f"Tool {name!r} may have run before."
             raise _refusal("execution_failed", text, outcome="unknown")
         if self._stopping:
             text = f"Tool {name!r} was not called: its provider is stopping."

@@ -176,7 +176,7 @@ export class Provider {
   /** Says that the tools may be others now. Daemons also ask by themselves. */
   private async announce(): Promise<void> {
     if (!this.mayAnnounce) return;
-    const request = this.enveloped("Toolbus.ToolAnnounce", messages.encode({}), randomUUID());
+    const request = this.enveloped("Toolbus.ToolAnnouncement", messages.encode({}), randomUUID());
     request.properties.mandatory = false;
     try {
       await this.link.publish("tool.announce", request, after(10));

@@ -132,7 +132,7 @@ export class Calls {
       const unknown = `Tool '${name}' is not registered.`;
       if (!tool) throw new ToolNotFound("tool_not_found", unknown, { outcome: "not_started" });
       if (message.fields.redelivered && !isSafe(tool.effect)) {
-        const text = `Tool '${name}' may have run before: find out before calling again.`;
+        const text = `Tool '${name}' may have run before.`;
         throw new OutcomeUnknown("execution_failed", text, { outcome: "unknown" });
       }
       if (this.host.isStopping) {

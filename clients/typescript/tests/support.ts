@@ -282,7 +282,7 @@ compare = "exact"
 export const PROVIDERS = ["billing", ...Array.from({ length: 20 }, (_, number) => `p${number}`)];
 
 function providers(): string {
-  const set = (name: string) => `[toolsets.${name}]\nkind = "remote"\ntopic = "tool.invoke.provider.${name}"\n`;
+  const set = (name: string) => `[toolsets.${name}]\nkind = "remote"\nprovider = "${name}"\n`;
   return `${PROVIDERS.map(set).join("")}[agents.cara]\ntoolsets = ${JSON.stringify(PROVIDERS)}\n`;
 }
 
