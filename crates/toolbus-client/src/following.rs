@@ -226,11 +226,20 @@ impl RemoteFollower {
         };
         if let Ok(reply) = tokio::time::timeout(LIST_TIME, exchange).await {
             self.patience = LIST_TIME;
-            return reply;
+            return match (reply, &self.provider) {
+                (Err(ClientError::NoConsumer(topic)), Some(provider)) => {
+                    Err(ClientError::NoProvider { topic, provider: provider.clone() })
+                }
+                (reply, _) => reply,
+            };
         }
+        let other = expected.other_sender();
         self.late = Some((expected, now + self.patience));
         self.patience = (self.patience * 2).min(MAX_PATIENCE);
-        Err(ClientError::NoReply(LIST_TIME))
+        match (other, &self.provider) {
+            (Some(sender), Some(provider)) => Err(ClientError::OtherSender { sender, provider: provider.clone() }),
+            _ => Err(ClientError::NoReply(LIST_TIME)),
+        }
     }
 
     async fn read(&mut self, reply: ListReply) -> Result<RemoteNews, ClientError> {
@@ -466,7 +475,7 @@ mod tests {
         let announcement = Target::Topic(topic::TOOL_ANNOUNCE.to_owned());
         let forged = lab.next().await;
         lab.answer(&forged, &list("1", 7)).await;
-        assert_eq!(lab.told().await, "away: no answer came within 10.0s.");
+        insta::assert_snapshot!(lab.told().await, @"away: a reply came from `unknown` without a verified login, which is not the agent `lab`, and does not count: see `identity`.");
         let begun = Clock::SYSTEM.now();
         lab.publish(announcement, "", message_type::TOOL_ANNOUNCEMENT, &json!({})).await;
         let asked = lab.next().await;
@@ -572,5 +581,8 @@ mod tests {
         follower.next().await;
         assert_eq!(Clock::SYSTEM.since(begun), RETRY_PERIOD);
         assert!(daemons.follow("lab.calls").is_none());
+        let mut follower = daemons.follow_provider(AgentName::parse("billing").unwrap()).unwrap();
+        let RemoteNews::Away(reason) = follower.next().await else { panic!("there is no program") };
+        insta::assert_snapshot!(reason, @"no queue takes topic `tool.list.provider.billing`: is the program running, as the agent `billing`?");
     }
 }

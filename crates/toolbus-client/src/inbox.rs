@@ -12,6 +12,7 @@ use tokio::sync::{mpsc, watch};
 use toolbus_core::bus::{Bus, Delivery, Ownership, PublishError, Subscription};
 use toolbus_core::caller::{AgentName, Identity};
 use toolbus_core::progress::{Progress, ProgressSink};
+use toolbus_core::text::shown;
 use toolbus_protocol::{Envelope, Properties, ToolError, ToolProgress, header, message_type, new_message_id};
 
 /// Unacknowledged deliveries of one client.
@@ -50,6 +51,22 @@ pub enum ClientError {
     /// The broker could not be reached in time.
     #[error("the broker could not be reached within {0:.1?}{1}")]
     Unreachable(Duration, String),
+    /// No program takes the requests of a provider.
+    #[error("no queue takes topic `{topic}`: is the program running, as the agent `{provider}`?")]
+    NoProvider {
+        /// The topic.
+        topic: String,
+        /// The provider.
+        provider: AgentName,
+    },
+    /// Another sender replied in the place of a provider.
+    #[error("a reply came from {sender}, which is not the agent `{provider}`, and does not count: see `identity`")]
+    OtherSender {
+        /// The sender, as the message names it.
+        sender: String,
+        /// The provider.
+        provider: AgentName,
+    },
     /// No reply came in time.
     #[error("no answer came within {0:.1?}")]
     NoReply(Duration),
@@ -174,6 +191,8 @@ struct PendingCall {
     /// Replies that are still taken.
     left: usize,
     from: Option<ReplySender>,
+    /// The last sender whose reply did not count.
+    other: Option<String>,
     progress: Option<ProgressSink>,
 }
 
@@ -228,7 +247,7 @@ impl Pending {
     pub(crate) fn expect(self: &Arc<Self>, correlation: String, expectation: Expectation) -> Expected {
         let Expectation { progress, from, replies: left } = expectation;
         let (sender, replies) = mpsc::channel(left.max(1));
-        self.lock().insert(correlation.clone(), PendingCall { replies: sender, left, from, progress });
+        self.lock().insert(correlation.clone(), PendingCall { replies: sender, left, from, other: None, progress });
         Expected { correlation, pending: Arc::clone(self), replies, taken: None }
     }
 
@@ -239,6 +258,7 @@ impl Pending {
         let mut calls = self.lock();
         let Some(call) = calls.get_mut(&*correlation) else { return Some(delivery) };
         if call.from.as_ref().is_some_and(|from| !from.has_sent(&properties)) {
+            call.other = Some(sender(&properties));
             return Some(delivery);
         }
         call.left = call.left.saturating_sub(1);
@@ -265,6 +285,14 @@ impl Pending {
     }
 }
 
+/// The sender of a message, for an operator.
+fn sender(properties: &Properties) -> String {
+    match (properties.user_id.as_deref(), properties.header(header::SOURCE)) {
+        (Some(login), _) => format!("the login `{}`", shown(login)),
+        (None, source) => format!("`{}` without a verified login", shown(source.unwrap_or("unknown"))),
+    }
+}
+
 /// The id under which a reply is waited for. RockBot's scripts manager names it in the body alone.
 fn correlation<'a>(properties: &'a Properties, body: &[u8]) -> Cow<'a, str> {
     #[derive(serde::Deserialize)]
@@ -283,6 +311,11 @@ fn correlation<'a>(properties: &'a Properties, body: &[u8]) -> Cow<'a, str> {
 }
 
 impl Expected {
+    /// The last sender whose reply did not count.
+    pub(crate) fn other_sender(&self) -> Option<String> {
+        self.pending.lock().get(&self.correlation)?.other.clone()
+    }
+
     /// Waits for the reply, without limit.
     ///
     /// # Errors

@@ -163,7 +163,9 @@ impl RemoteTool {
             self.daemons.refused();
         }
         match self.program {
-            RemoteProgram::Provider(_) => unprovided(&self.name, failure),
+            RemoteProgram::Provider(_) => {
+                not_made(&self.name, failure, "the program that provides it takes no calls now")
+            }
             RemoteProgram::Daemon | RemoteProgram::Bridge(_) => unreachable(&self.name, failure),
         }
     }
@@ -229,21 +231,18 @@ pub(crate) fn next_hop(tool: &str, caller: &Caller) -> Result<(String, String), 
     Ok((header::on_the_wire(header::HOPS), hops.to_string()))
 }
 
-/// A call that was not made, without the topic and the broker's texts: these are for the log.
+/// A call that was not made at another daemon.
 pub(crate) fn unreachable(tool: &str, failure: ToolFailure) -> ToolFailure {
-    not_made(failure, || format!("Tool '{tool}' was not called: no daemon takes its calls now."))
+    not_made(tool, failure, "no daemon takes its calls now")
 }
 
-/// The same of a tool that a program provides.
-fn unprovided(tool: &str, failure: ToolFailure) -> ToolFailure {
-    not_made(failure, || format!("Tool '{tool}' was not called: the program that provides it is not running now."))
-}
-
-fn not_made(failure: ToolFailure, text: impl FnOnce() -> String) -> ToolFailure {
+/// A call that was not made, without the topic and the broker's texts: these are for the log.
+fn not_made(tool: &str, failure: ToolFailure, why: &str) -> ToolFailure {
     if failure.cause != Cause::ConnectFailed {
         return failure;
     }
-    ToolFailure { message: text(), detail: Some(failure.message), ..failure }
+    let text = format!("Tool '{tool}' was not called: {why}.");
+    ToolFailure { message: text, detail: Some(failure.message), ..failure }
 }
 
 impl Executor for RemoteTool {

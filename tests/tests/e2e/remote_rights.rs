@@ -126,22 +126,28 @@ async fn with_the_shipped_permissions_a_program_provides_tools_that_no_other_log
     fixture.node.ctl(&["add_user", "thief", PASSWORD]).await;
     fixture.node.ctl(&["set_permissions", "-p", VHOST, "thief", ".*", ".*", ".*"]).await;
     let thief = Client::connect_as(&fixture.site, &fixture.url("thief")).await;
-    for topic in ["tool.invoke.provider.billing", "tool.list.provider.billing"] {
+    let (lists, calls) = ("tool.list.provider.billing", "tool.invoke.provider.billing");
+    for topic in [lists, calls] {
         thief.bind(topic).await;
     }
-    let set = "provider = \"billing\"\n";
-    let front = FRONT.replace("topic = \"tool.invoke.lab\"\n", set);
-    let front = Daemon::start(&fixture.site, &front).await;
+    let came = async |client: &Client, topic: &str, earlier: usize| {
+        let all = || client.received().into_iter().filter(|message| message.routing_key == topic);
+        eventually(topic, async || all().nth(earlier)).await
+    };
+    let front = Daemon::start(&fixture.site, &FRONT.replace("tool.invoke.lab", calls)).await;
+    let asked = came(&thief, lists, 0).await;
+    thief.publish("", &list(&asked, &thief, "thief", "steal")).await;
+    front.remote_set("the list of any login on the topic", |set| set["phase"] == "ready").await;
+
+    front.reload(&FRONT.replace("topic = \"tool.invoke.lab\"\n", "provider = \"billing\"\n")).await;
     front.remote_set("no list of another login", |set| set["phase"] == "waiting").await;
+    let asked = came(&thief, lists, 1).await;
+    thief.publish("", &list(&asked, &thief, "thief", "steal")).await;
+    complains(&front, "a reply came from the login `thief`, which is not the agent `billing`").await;
     let program = fixture.provider("billing").await;
     let announcement = program.raw("{}").on("tool.announce").of_type("Toolbus.ToolAnnouncement");
     program.send(&announcement).await;
-    let came = async |client: &Client, topic: &str| {
-        eventually(topic, async || client.received().into_iter().find(|message| message.routing_key == topic)).await
-    };
-    let asked = came(&thief, "tool.list.provider.billing").await;
-    thief.publish("", &list(&asked, &thief, "thief", "steal")).await;
-    let asked = came(&program, "tool.list.provider.billing").await;
+    let asked = came(&program, lists, 0).await;
     program.publish("", &list(&asked, &program, "billing", "find_invoice")).await;
     let set = front.remote_set("the tools of the program", |set| set["phase"] == "ready").await;
     assert_eq!((&set["tools"], &set["lastError"]), (&json!(1), &Value::Null));
@@ -150,10 +156,13 @@ async fn with_the_shipped_permissions_a_program_provides_tools_that_no_other_log
     let request = ana.request("lab.find_invoice", &json!({}));
     let request = request.with(|properties| properties.with_user_id("svc-ana".into()));
     ana.send(&request).await;
-    let asked = came(&program, "tool.invoke.provider.billing").await;
+    let asked = came(&program, calls, 0).await;
     let caller = (asked.header("rb-source"), asked.properties.user_id().as_ref().map(|user| user.as_str()));
     assert_eq!(caller, ("ana", Some("toolbus")));
-    let result = |content: &str| json!({"toolCallId": asked.body()["toolCallId"], "toolName": "find_invoice", "content": content, "isError": false});
+    let result = |content: &str| {
+        let id = &asked.body()["toolCallId"];
+        json!({"toolCallId": id, "toolName": "find_invoice", "content": content, "isError": false})
+    };
     let kind = "RockBot.Tools.ToolInvokeResponse";
     thief.publish("", &signed(&asked, &thief, "thief", kind, &result("forged"))).await;
     program.publish("", &signed(&asked, &program, "billing", kind, &result("paid"))).await;

@@ -346,5 +346,5 @@ async fn a_provider_that_is_away_is_told_as_that() {
     let daemons = RemoteDaemons::new(bus, "front".to_owned(), None, Identity::default(), MAX_REPLY);
     let provider = AgentName::parse("lab").unwrap();
     let tool = daemons.tool(TOPIC, "lab.pay".into(), Effect::Effectful).of_provider(provider);
-    insta::assert_snapshot!(told(tool.execute(call(ana())).await), @"ConnectFailed Some(NotStarted): Tool 'lab.pay' was not called: the program that provides it is not running now.");
+    insta::assert_snapshot!(told(tool.execute(call(ana())).await), @"ConnectFailed Some(NotStarted): Tool 'lab.pay' was not called: the program that provides it takes no calls now.");
 }

@@ -283,7 +283,8 @@ impl LearntSet {
     }
 
     fn is_like(&self, other: &Self) -> bool {
-        let is_like = (&self.name, &self.prefix, &self.topic) == (&other.name, &other.prefix, &other.topic);
+        let is_like = (&self.name, &self.prefix, &self.topic, &self.provider)
+            == (&other.name, &other.prefix, &other.topic, &other.provider);
         // Written in another case, it is another source.
         is_like && self.source() == other.source()
     }
