@@ -94,6 +94,21 @@ test("the page of a call has its ids, and its steps as bars that follow each oth
   }
 });
 
+test("an operator cancels a call that runs, and a reader has no such button", async () => {
+  const replied = daemon.call("bea", "get_slow", {}, { id: "too-long" });
+  const page = await visitors.visitor(daemon, { path: "/calls/too-long" });
+  await page.getByText("goes on").waitFor();
+  const reader = await visitors.visitor(daemon, { path: "/calls/too-long", token: READER });
+  await reader.getByText("goes on").waitFor();
+  assert.equal(await reader.getByRole("button", { name: "Cancel" }).count(), 0);
+  await page.getByRole("button", { name: "Cancel" }).click();
+  assert.equal((await replied).code, "cancelled");
+  await page.locator("#facts").getByText("cancelled").waitFor();
+  await page.locator("#cancel button").waitFor({ state: "detached" });
+  await page.getByRole("link", { name: "Call the tool again" }).click();
+  assert.equal(await page.getByLabel("As agent").inputValue(), "bea");
+});
+
 test("the page of a call that runs follows it to its end", async () => {
   const replied = daemon.call("ana", "get_slow", {}, { id: "running" });
   const list = await visitors.visitor(daemon, { path: "/calls?status=in_flight" });

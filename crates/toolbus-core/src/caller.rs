@@ -15,6 +15,8 @@ const MAX_NAME: usize = 64;
 pub const MAX_HOPS: u8 = 4;
 /// Name of a caller that does not say who it is.
 const UNKNOWN_CALLER: &str = "unknown";
+/// Start of the owner of an unknown caller. No agent has a colon in its name.
+const UNKNOWN: &str = "unknown:";
 /// The share of all callers without a section. No agent has a colon in its name.
 const WITHOUT_SECTION: &str = "unknown:";
 
@@ -176,7 +178,7 @@ impl Identity {
             // No name of an agent has a colon.
             None => {
                 let user = bounded(user_id.unwrap_or_default());
-                format!("unknown:{}:{user}:{name}", user.len()).into()
+                format!("{UNKNOWN}{}:{user}:{name}", user.len()).into()
             }
         };
         Some(Caller {
@@ -215,6 +217,13 @@ impl Identity {
         // The agent to which the configuration gives this name must not share it with a login of the same name.
         (!self.users.values().any(|taken| *taken == agent)).then_some(agent)
     }
+}
+
+/// Whether a caller with this [`Caller::owner`] has this [`Caller::name`].
+pub(crate) fn is_named(owner: &str, name: &str) -> bool {
+    let Some(rest) = owner.strip_prefix(UNKNOWN) else { return owner == name };
+    let of_unknown = rest.split_once(':').and_then(|(length, rest)| rest.get(length.parse().ok()?..));
+    of_unknown.and_then(|rest| rest.strip_prefix(':')) == Some(name)
 }
 
 /// The agent that a sender says it is, or speaks for.

@@ -183,6 +183,12 @@ impl Dispatcher {
         self.parts.running.cancel(&caller.owner, call_id, sent)
     }
 
+    /// Cancels the calls with this id of callers that logs show with this name, as an operator may; gives their number.
+    #[must_use]
+    pub fn cancel_named(&self, name: &str, call_id: &str) -> usize {
+        self.parts.running.cancel_named(name, call_id)
+    }
+
     /// Notifies agents of changes of what they may use.
     #[must_use]
     pub fn notifier(&self, bus: Arc<dyn Bus>) -> ChangeNotifier<ToolNames> {

@@ -11,6 +11,7 @@ use lru::LruCache;
 use tokio_util::sync::CancellationToken;
 use toolbus_protocol::MAX_SHORT_STRING;
 
+use crate::caller::is_named;
 use crate::clock::Clock;
 
 /// Time for which a cancellation is remembered whose call is not there.
@@ -101,6 +102,13 @@ impl RunningCalls {
         }
         false
     }
+
+    /// Cancels the calls with this id of all callers that have this name; gives their number.
+    pub(crate) fn cancel_named(&self, name: &str, call_id: &str) -> usize {
+        let calls = self.calls.lock();
+        let meant = calls.under_way.iter().filter(|((owner, id), _)| **id == *call_id && is_named(owner, name));
+        meant.flat_map(|(_, tokens)| tokens).map(|(_, token)| token.cancel()).count()
+    }
 }
 
 impl RunningCall {
@@ -138,6 +146,18 @@ mod tests {
         assert!(!entry.token().is_cancelled());
         assert!(running.cancel("ana", "call_1", None));
         assert!(entry.token().is_cancelled());
+    }
+
+    #[test]
+    fn an_operator_cancels_calls_by_the_name_that_their_callers_are_shown_with() {
+        let running = running(Clock::SYSTEM);
+        let owners = ["ana", "bob", "unknown:0::ana", "unknown:3:a:b:ana", "unknown:0::x:ana"];
+        let calls = owners.map(|owner| running.enter(&owner.into(), &"call_1".into(), None));
+        let other = running.enter(&"ana".into(), &"call_2".into(), None);
+        assert_eq!(running.cancel_named("ana", "call_1"), 3);
+        assert_eq!(calls.map(|call| call.token().is_cancelled()), [true, false, true, true, false]);
+        assert!(!other.token().is_cancelled());
+        assert_eq!(running.cancel_named("eve", "call_2"), 0);
     }
 
     #[test]

@@ -59,8 +59,8 @@ impl App {
             audit: Arc::clone(&daemon.audit) as Arc<dyn Audit>,
             daemon: Some(self.admin.clone()),
         });
-        let invoker: Arc<dyn Invoker> = Arc::new(self.calls.dispatcher.clone());
-        let calls = OperatorCalls::new(Arc::clone(&self.calls.gates), invoker, self.peers.shared.clone());
+        let (gates, dispatcher) = (Arc::clone(&self.calls.gates), self.calls.dispatcher.clone());
+        let calls = OperatorCalls::new(gates, dispatcher, self.peers.shared.clone());
         let http = &self.config.http;
         let console = daemon.exporters.text().filter(|_| http.has_console()).map(|metrics| {
             let history = Arc::new(LastHour::default());

@@ -89,6 +89,7 @@ pub fn router(console: Console, config: &HttpConfig, auth: &HttpAuth) -> Router 
         .route("/", get(overview::page))
         .route("/calls", get(calls::list))
         .route("/calls/{id}", get(calls::one))
+        .route("/calls/{id}/cancel", post(calls::cancel))
         .route("/servers", get(servers::list))
         .route("/servers/{name}", get(servers::one))
         .route("/servers/{name}/restart", post(servers::restart))

@@ -156,6 +156,17 @@ impl Acting<'_> {
         pending.ends(calls.call(id, request, connection).await)
     }
 
+    /// Cancels calls of an agent with an id: see [`OperatorCalls::cancel`].
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub(in crate::http) fn cancel(&self, calls: &OperatorCalls, agent: &str, id: &str) -> Result<(), ApiError> {
+        let done = calls.cancel(agent, id);
+        self.record(&format!("cancel call id {id} of {agent}"), done.is_ok());
+        done
+    }
+
     const fn begin(&self, action: String) -> UnfinishedAction<'_> {
         UnfinishedAction { acting: self, action, end: None }
     }

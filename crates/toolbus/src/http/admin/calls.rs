@@ -1,5 +1,5 @@
 //! Calls of operators, as any agent: on the Unix socket, where `toolbus call` makes them without a broker, and in the
-//! console.
+//! console, where those of others can be cancelled.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use tokio_util::sync::CancellationToken;
 use toolbus_core::caller::{AgentName, Caller};
 use toolbus_core::failure::{Effect, ToolFailure};
 use toolbus_core::tool::ToolOutput;
-use toolbus_core::{Clock, Gates, InnerCall, InnerOrigin, Invoker, milliseconds};
+use toolbus_core::{Clock, Dispatcher, Gates, InnerCall, InnerOrigin, Invoker as _, milliseconds};
 use toolbus_protocol::{ContentBlock, ToolError, ToolInvokeResponse};
 
 use super::view::{ApiError, CallOutcome, CallRequest};
@@ -21,15 +21,27 @@ use crate::http::slots::ConnectionState;
 #[derive(Clone)]
 pub struct OperatorCalls {
     gates: Arc<Gates>,
-    invoker: Arc<dyn Invoker>,
+    dispatcher: Dispatcher,
     shared: watch::Receiver<SharedState>,
     workers: Handle,
 }
 
 impl OperatorCalls {
-    /// Calls that pass `gates` and are run by `invoker` on the current runtime, once what is `shared` has been read.
-    pub fn new(gates: Arc<Gates>, invoker: Arc<dyn Invoker>, shared: watch::Receiver<SharedState>) -> Self {
-        Self { gates, invoker, shared, workers: Handle::current() }
+    /// Calls that pass `gates` and are run by `dispatcher` on the current runtime, once what is `shared` has been read.
+    pub fn new(gates: Arc<Gates>, dispatcher: Dispatcher, shared: watch::Receiver<SharedState>) -> Self {
+        Self { gates, dispatcher, shared, workers: Handle::current() }
+    }
+
+    /// Cancels the calls under way with this id of callers of this name.
+    ///
+    /// # Errors
+    ///
+    /// If there is none.
+    pub(in crate::http) fn cancel(&self, name: &str, call_id: &str) -> Result<(), ApiError> {
+        match self.dispatcher.cancel_named(name, call_id) {
+            0 => Err(ApiError::not_found("no such call is under way: it has ended")),
+            _ => Ok(()),
+        }
     }
 
     /// Makes a call with this id. The request that asks for it, on `connection`, gets as much time as the call.
@@ -74,8 +86,8 @@ impl OperatorCalls {
         };
         // A client that goes away cancels the call, which ends in order and is recorded.
         let _gone = inner.cancelled.clone().drop_guard();
-        let invoker = Arc::clone(&self.invoker);
-        let running = self.workers.spawn(async move { invoker.invoke(inner).await });
+        let dispatcher = self.dispatcher.clone();
+        let running = self.workers.spawn(async move { dispatcher.invoke(inner).await });
         let ended = running.await.map_err(|_| ApiError::unavailable("the daemon stops"))?;
         Ok(match ended {
             Ok(output) => CallOutcome::Result(response(call_id, tool, output)),

@@ -1,13 +1,15 @@
 //! Recent calls, and what the time of one went into.
 
+use axum::Extension;
 use axum::extract::{Path, Query};
 use axum::http::StatusCode;
 use axum::response::Response;
 use maud::{Markup, html};
 use serde::Deserialize;
 
-use super::PATH;
-use super::page::{PageWriter, Status, duration, explain_path, given, url_encoded};
+use super::access::Fields;
+use super::page::{PageWriter, Status, duration, explain_path, given, query, tool_path, url_encoded};
+use super::{ByOperator, PATH};
 use crate::http::admin::recent::{CallTrace, RecentQuery, TraceStep};
 
 /// Filters of the list, as they are in its address. An empty one filters nothing.
@@ -157,6 +159,12 @@ pub(super) async fn one(pages: PageWriter, Path(id): Path<String>) -> Response {
         p {
             a href=(explain_path(&call.agent, &call.tool, &[])) {
                 @if REFUSALS.contains(&call.status.as_str()) { "Which gate refused it" } @else { "Explain a call like it" }
+            } " "
+            a href=(format!("{PATH}{}{}#call", tool_path(&call.tool), query([("agent", &*call.agent)]))) { "Call the tool again" }
+        }
+        div #cancel data-part {
+            @if let (None, Some(own)) = (call.total_ms, &call.call_id) {
+                (pages.action(&format!("/calls/{}/cancel", url_encoded(id_of(call))), "Cancel", &[("agent", &call.agent), ("call", own)]))
             }
         }
         h2 { "Where its time went" }
@@ -167,6 +175,17 @@ pub(super) async fn one(pages: PageWriter, Path(id): Path<String>) -> Response {
         }
     };
     pages.page("/calls", "A call", call.total_ms.is_none(), &main)
+}
+
+pub(super) async fn cancel(
+    pages: PageWriter,
+    Extension(operator): ByOperator,
+    Extension(fields): Extension<Fields>,
+    Path(id): Path<String>,
+) -> Response {
+    let calls = &pages.console.calls;
+    let done = pages.admin().by(operator).cancel(calls, fields.get("agent"), fields.get("call"));
+    pages.acted(done, &format!("/calls/{}", url_encoded(&id)))
 }
 
 fn trace_link(pages: &PageWriter, trace: &str) -> Markup {
