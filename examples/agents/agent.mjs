@@ -1,5 +1,7 @@
 // An agent in one file: a model, its tools, and the loop between them.
 //
+// It needs a daemon with the tool `echo`: toolbus serve --config config/local-broker.toml
+//
 // The model is a script, so that this runs without a key. In its place, `run` of `@toolbus/client/openai` and of
 // `@toolbus/client/anthropic` is this loop for models of these providers.
 

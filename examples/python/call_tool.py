@@ -37,6 +37,7 @@ channel.basic_publish(
         message_id=call,  # by which the daemon knows a redelivered request
         user_id=broker.credentials.username,  # our login, which the broker verifies
         delivery_mode=2,  # survives a restart of the broker
+        expiration="20000",  # is not run when we have given up
         headers={"rb-timeout-ms": "10000"},  # what we grant the tool
     ),
     mandatory=True,

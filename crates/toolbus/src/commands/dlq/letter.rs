@@ -108,20 +108,23 @@ impl WholeLetter {
     /// For people: one line for each property and header, then the body.
     pub(super) fn in_words(&self) -> String {
         let Letter { queue, id, call_id, reason, since, topic, kind, agent, tool, reply_to, bytes } = &self.letter;
-        let number = |number: &Option<u64>| number.map(|number| number.to_string());
+        let time = |seconds: &Option<u64>| {
+            let seconds = i64::try_from((*seconds)?).ok()?;
+            Some(jiff::Timestamp::from_second(seconds).ok()?.to_string())
+        };
         let properties = [
             ("queue", Some(queue.clone())),
             ("id", id.clone()),
             ("call id", call_id.clone()),
             ("reason", Some(reason.clone())),
-            ("dead since", number(since)),
+            ("dead since", time(since)),
             ("topic", topic.clone()),
             ("type", kind.clone()),
             ("agent", agent.clone()),
             ("tool", tool.clone()),
             ("reply to", reply_to.clone()),
             ("correlation", self.correlation_id.clone()),
-            ("timestamp", number(&self.timestamp)),
+            ("timestamp", time(&self.timestamp)),
             ("bytes", Some(bytes.to_string())),
         ];
         let lines = properties.into_iter().filter_map(|(name, value)| Some(format!("{name:<12}{}", one_line(&value?))));
