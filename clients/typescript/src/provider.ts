@@ -137,7 +137,7 @@ export class Provider {
     }
     const { channel, consumer } = open ?? {};
     if (consumer) await quietly(async () => channel?.cancel(consumer));
-    await this.drain(drain);
+    await Promise.all([this.empty(), this.drain(drain)]);
     await quietly(async () => channel?.close());
     await this.empty();
   }

@@ -354,6 +354,37 @@ test("a program that stops lets its calls end, cancels the rest, and leaves noth
   assert.deepEqual([unreached.retryable, unreached.outcome], [true, "not_started"]);
 });
 
+test("a program that stops answers at once what it does not run", async (context) => {
+  let calls = 0;
+  const offer = (bus: Toolbus) => {
+    bus.tool({ name: "wait" }, async () => {
+      calls += 1;
+      await sleep(3_000);
+      return "ended";
+    });
+  };
+  const program = await Program.start(context, offer, { concurrency: 1, drain: 10 });
+  const { name } = program;
+  const cara = await agent(context, `${name}.wait`);
+  const running = cara.call(`${name}.wait`);
+  await eventually(() => calls === 1);
+  const refused = [rejection(cara.call(`${name}.wait`))];
+  await using direct = await raw();
+  const waiting = async () => (await direct.channel.checkQueue(`provider.${name}`)).messageCount;
+  await eventually(async () => (await waiting()) === 1, "the second call");
+  const began = Date.now();
+  const stopped = program.stop();
+  await sleep(300);
+  refused.push(rejection(cara.call(`${name}.wait`)));
+  for (const { code, retryable, outcome } of await Promise.all(refused)) {
+    assert.deepEqual([code, retryable, outcome], ["execution_failed", true, "not_started"]);
+  }
+  assert(Date.now() - began < 1_800, `${Date.now() - began} ms`);
+  assert.equal(String(await running), "ended");
+  await stopped;
+  assert.equal(calls, 1);
+});
+
 test("a program that is killed repeats no effect", async (context) => {
   const { broker } = await world();
   const name = names.pop() as string;

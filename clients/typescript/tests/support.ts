@@ -279,7 +279,7 @@ compare = "exact"
 }
 
 /** Names of programs that may provide tools to the agent `cara`: that of the example, and one for each test. */
-export const PROVIDERS = ["billing", ...Array.from({ length: 20 }, (_, number) => `p${number}`)];
+export const PROVIDERS = ["billing", ...Array.from({ length: 30 }, (_, number) => `p${number}`)];
 
 function providers(): string {
   const set = (name: string) => `[toolsets.${name}]\nkind = "remote"\nprovider = "${name}"\n`;
