@@ -18,6 +18,7 @@ const REPLY_TIME = 30;
 const PAUSE = 200;
 /** Milliseconds that the replies to cancelled calls get at the end. */
 const FAREWELL = 5_000;
+const NAME = /^[A-Za-z0-9._-]{1,64}$/;
 const MAX_CANCEL = 4_096;
 const LIST = "Toolbus.ToolListRequest";
 
@@ -98,6 +99,9 @@ export class Provider {
   serve(options: ServeOptions): Promise<void> {
     const { concurrency = 16, drain = 30, signal } = options;
     if (this.served) throw new Misuse("the client serves its tools already");
+    if (!NAME.test(this.agent)) {
+      throw new Misuse(`a provider has a name of up to 64 letters, digits, '.', '_' and '-', not '${this.agent}'`);
+    }
     if (!(Number.isInteger(concurrency) && concurrency > 0 && concurrency < 65_536)) {
       throw new RangeError(`concurrency is a number of calls from 1 to 65535, not ${concurrency}`);
     }

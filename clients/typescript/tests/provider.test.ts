@@ -545,6 +545,15 @@ test("only the daemons that are named may call", async (context) => {
   assert.equal(String(await cara.call(`${name}.pay`)), "paid 1");
 });
 
+test("a name that is no part of a topic is refused", async () => {
+  const { broker } = await world();
+  for (const name of ["two.*", "one two", "#", "n".repeat(65)]) {
+    await using bus = await Toolbus.connect(broker.url(), { agent: name });
+    bus.tool({ name: "echo" }, () => "said");
+    await assert.rejects(bus.serve({ signal: AbortSignal.timeout(1_000) }), Misuse);
+  }
+});
+
 test("a login that may not serve is told, and one that may not announce serves", async (context) => {
   const { broker } = await world();
   await broker.ctl("add_user", "mute", "secret");
