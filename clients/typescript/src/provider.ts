@@ -233,7 +233,7 @@ export class Provider {
     if (!replyTo) this.dropped();
     else if (!this.isFromDaemon(message)) await this.send(message, this.refused(message));
     else if (type === LIST) await this.send(message, this.list(message));
-    else await this.answer(message);
+    else await this.send(message, await this.calls.once(message));
     try {
       channel.ack(message);
     } catch {
@@ -263,17 +263,6 @@ export class Provider {
     } catch (error) {
       return errorReply(id(message), "", error as ToolError);
     }
-  }
-
-  /** Answers a call; one that came before gets the reply that it got then. */
-  private async answer(message: Message): Promise<void> {
-    const { replyTo, correlationId } = message.properties;
-    const { reply, sending } = this.calls.once(message);
-    const ended = await reply;
-    const address = JSON.stringify([replyTo, correlationId]);
-    const sent = sending.get(address) ?? this.send(message, ended).finally(() => sending.delete(address));
-    sending.set(address, sent);
-    await sent;
   }
 
   private cancel(message: Message): void {

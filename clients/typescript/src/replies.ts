@@ -18,6 +18,8 @@ export interface Reply {
   body: Buffer;
   headers: Record<string, string>;
   tool: string;
+  /** Whether the call did not begin, and may succeed later. */
+  mayCallAgain?: boolean;
 }
 
 export function isSafe(effect: Effect | undefined): boolean {
@@ -90,7 +92,8 @@ export function errorReply(toolCallId: string, toolName: string, error: ToolErro
     retryAfterMs: wait >= 0 && Number.isSafeInteger(wait) ? wait : undefined,
     outcome: outcome && OUTCOMES.includes(outcome) ? outcome : undefined,
   });
-  return { kind: messages.ERROR, body, headers: {}, tool: toolName };
+  const mayCallAgain = isRetryable && outcome === "not_started";
+  return { kind: messages.ERROR, body, headers: {}, tool: toolName, mayCallAgain };
 }
 
 /** Makes a text short enough, and what is half a character a replacement: JSON for others has none. */

@@ -53,14 +53,6 @@ export interface Tool {
   run: Handler<never>;
 }
 
-/** A call, for those that come again. */
-export interface Known {
-  reply: Promise<Reply>;
-  size: number;
-  /** Replies on their way, by their addresses. */
-  sending: Map<string, Promise<void>>;
-}
-
 /** What calls need of the provider. */
 interface Host {
   readonly isStopping: boolean;
@@ -72,8 +64,8 @@ interface Host {
 
 /** Runs each call once. */
 export class Calls {
-  private readonly known = new Map<string, Known>();
-  private readonly ended = new Map<string, Known>();
+  private readonly known = new Map<string, Promise<Reply>>();
+  private readonly ended = new Map<string, Reply>();
   private endedSize = 0;
   private readonly running = new Set<{ id: string; agent: string; cancel: (text: string) => void }>();
 
@@ -82,16 +74,16 @@ export class Calls {
     private readonly host: Host,
   ) {}
 
-  /** Begins a call; one that came before is the same again. */
-  once(message: Message): Known {
+  /** Runs a call; one that came before gets the same reply. */
+  async once(message: Message): Promise<Reply> {
     const { messageId, userId } = message.properties;
     const identity = messageId && JSON.stringify([userId, caller(message), messageId]);
     const known = this.known.get(identity) ?? this.ended.get(identity);
     if (known) return known;
-    const call: Known = { reply: this.run(message), size: 0, sending: new Map() };
+    const call = this.run(message);
     if (identity) {
       this.known.set(identity, call);
-      void call.reply.then((reply) => this.keep(identity, call, reply.body.length));
+      void call.then((reply) => this.keep(identity, reply));
     }
     return call;
   }
@@ -107,15 +99,15 @@ export class Calls {
     for (const call of this.running) call.cancel("The call was cancelled: its provider is stopping.");
   }
 
-  private keep(identity: string, call: Known, size: number): void {
-    call.size = size;
+  private keep(identity: string, reply: Reply): void {
     this.known.delete(identity);
-    this.ended.set(identity, call);
-    this.endedSize += size;
-    for (const [oldest, { size }] of this.ended) {
+    if (reply.mayCallAgain) return; // by the same message
+    this.ended.set(identity, reply);
+    this.endedSize += reply.body.length;
+    for (const [oldest, { body }] of this.ended) {
       if (this.ended.size <= KEPT && this.endedSize <= KEPT_SIZE) break;
       this.ended.delete(oldest);
-      this.endedSize -= size;
+      this.endedSize -= body.length;
     }
   }
 
