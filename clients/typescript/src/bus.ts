@@ -113,7 +113,7 @@ export class Toolbus implements AsyncDisposable {
   readonly retries: number;
   /**
    * Number of messages that were dropped: replies that no call waited for (late, repeated, or for another client), and
-   * requests that name no address for the reply.
+   * requests to tools of this program that name no address for the reply, or did not come over its topics.
    */
   strays = 0;
   private readonly topic: string;

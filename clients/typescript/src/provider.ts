@@ -19,8 +19,10 @@ const PAUSE = 200;
 /** Milliseconds that the replies to cancelled calls get at the end. */
 const FAREWELL = 5_000;
 const NAME = /^[A-Za-z0-9._-]{1,64}$/;
-const MAX_CANCEL = 4_096;
-const LIST = "Toolbus.ToolListRequest";
+const [LIST, MAX_LIST] = ["Toolbus.ToolListRequest", 65_536];
+const [CANCEL, MAX_CANCEL] = ["Toolbus.ToolCancelRequest", 4_096];
+/** Requests for the list, and cancellations, that a process may be behind. */
+const MAX_CONTROLS = 10_000;
 
 const ANNOTATIONS: Record<Effect, Fields> = {
   "read-only": { readOnlyHint: true, destructiveHint: false, idempotentHint: true },
@@ -154,6 +156,15 @@ export class Provider {
     return `provider.${this.agent}`;
   }
 
+  private topic(kind: "invoke" | "list"): string {
+    return `tool.${kind}.provider.${this.agent}`;
+  }
+
+  /** Whether a message came to a topic, as the broker permits it, and not to a queue by its name. */
+  private isOn(topic: string, { fields }: Message): boolean {
+    return fields.exchange === this.link.exchange && fields.routingKey === topic;
+  }
+
   private async open(channel: ConfirmChannel, concurrency: number): Promise<Open> {
     const { exchange } = this.link;
     let lose = () => {};
@@ -162,12 +173,10 @@ export class Provider {
       channel.on("close", resolve);
     });
     await channel.assertQueue(this.queue, { durable: true, expires: 10_000, arguments: { "x-queue-type": "classic" } });
-    for (const topic of ["invoke", "list"]) {
-      await channel.bindQueue(this.queue, exchange, `tool.${topic}.provider.${this.agent}`);
-    }
-    const cancels = (await channel.assertQueue("", { exclusive: true })).queue;
-    await channel.bindQueue(cancels, exchange, "tool.cancel");
-    await channel.consume(cancels, (message) => (message ? this.cancel(message) : lose()), { noAck: true });
+    await channel.bindQueue(this.queue, exchange, this.topic("invoke"));
+    const controls = (await channel.assertQueue("", { exclusive: true, maxLength: MAX_CONTROLS })).queue;
+    for (const topic of [this.topic("list"), "tool.cancel"]) await channel.bindQueue(controls, exchange, topic);
+    await channel.consume(controls, (message) => (message ? this.control(message) : lose()), { noAck: true });
     await channel.prefetch(concurrency);
     const begin = (message: ConsumeMessage | null) => {
       if (!message) return lose();
@@ -227,18 +236,29 @@ export class Provider {
     }
   }
 
-  /** Answers a request, and only then acknowledges it. */
+  /** Answers a call, and only then acknowledges it. */
   private async handle(channel: ConfirmChannel, message: Message): Promise<void> {
-    const { replyTo, type } = message.properties;
-    if (!replyTo) this.dropped();
+    if (!message.properties.replyTo || !this.isOn(this.topic("invoke"), message)) this.dropped();
     else if (!this.isFromDaemon(message)) await this.send(message, this.refused(message));
-    else if (type === LIST) await this.send(message, this.list(message));
     else await this.send(message, await this.calls.once(message));
     try {
       channel.ack(message);
     } catch {
-      // The channel was lost: the request comes again, and gets the same reply.
+      // The channel was lost: the call comes again, and gets the same reply.
     }
+  }
+
+  /** Takes what each process gets, and calls do not hold up. */
+  private control(message: Message): void {
+    const { type, replyTo } = message.properties;
+    const isAllowed = this.isFromDaemon(message);
+    const size = message.content.length;
+    if (type === LIST && replyTo && this.isOn(this.topic("list"), message)) {
+      if (size > MAX_LIST || this.isStopping) return; // others may serve other tools now
+      this.tell(message, isAllowed ? this.list(message) : this.refused(message));
+    } else if (type === CANCEL && this.isOn("tool.cancel", message)) {
+      if (size <= MAX_CANCEL && isAllowed) this.cancel(message);
+    } else this.dropped();
   }
 
   private isFromDaemon(message: Message): boolean {
@@ -266,13 +286,11 @@ export class Provider {
   }
 
   private cancel(message: Message): void {
-    const { replyTo } = message.properties;
-    if (message.content.length > MAX_CANCEL || !this.isFromDaemon(message)) return;
     try {
       const { toolCallId } = read(message);
-      const agent = caller(message);
-      const body = messages.encode({ toolCallId, cancelled: this.calls.cancel(agent, toolCallId) });
-      if (replyTo) void this.send(message, { kind: "Toolbus.ToolCancelResponse", body, headers: {}, tool: "" });
+      const body = messages.encode({ toolCallId, cancelled: this.calls.cancel(caller(message), toolCallId) });
+      const reply = { kind: "Toolbus.ToolCancelResponse", body, headers: {}, tool: "" };
+      if (message.properties.replyTo) this.tell(message, reply);
     } catch {
       this.dropped();
     }
@@ -296,10 +314,12 @@ export class Provider {
     }
   }
 
-  /** Publishes a report of progress, which may be lost. */
-  report(message: Message, report: Reply, isWanted: () => boolean): void {
-    const request = this.addressed(message, report, { mandatory: false, persistent: false });
-    this.link.publish(message.properties.replyTo, request, after(1), isWanted).catch(() => {});
+  /** Publishes once what may be lost, if it is still wanted then. */
+  tell(message: Message, reply: Reply, isWanted: () => boolean = () => true): void {
+    const request = this.addressed(message, reply, { mandatory: false, persistent: false });
+    let attempts = 0;
+    const isFirst = () => isWanted() && attempts++ === 0;
+    this.link.publish(message.properties.replyTo, request, after(1), isFirst).catch(() => {});
   }
 
   private addressed(message: Message, { kind, body, headers }: Reply, options: Options.Publish): Request {

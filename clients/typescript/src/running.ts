@@ -25,7 +25,11 @@ import { now } from "./retrying.js";
 const REPORT_PERIOD = 50;
 /** Replies that are kept for calls that come again, and their bytes in all. */
 const [KEPT, KEPT_SIZE] = [1_000, 64 * 1024 * 1024];
+/** Cancellations without a call that are remembered, and for how many milliseconds. */
+const [EARLY, EARLY_TIME] = [1_000, 600_000];
 const [MAX_ID, MAX_REPORT] = [1_024, 1_000];
+
+const CANCELLED = "The call was cancelled.";
 
 /** The call that a function runs for. */
 export interface Call {
@@ -56,8 +60,8 @@ export interface Tool {
 /** What calls need of the provider. */
 interface Host {
   readonly isStopping: boolean;
-  /** Publishes a report of progress while it is wanted. */
-  report(message: Message, report: Reply, isWanted: () => boolean): void;
+  /** Publishes a report of progress, if it is still wanted then. */
+  tell(message: Message, report: Reply, isWanted: () => boolean): void;
   /** Tells the program what callers are not told. */
   failed(error: unknown, tool: string): void;
 }
@@ -67,6 +71,8 @@ export class Calls {
   private readonly known = new Map<string, Promise<Reply>>();
   private readonly ended = new Map<string, Reply>();
   private endedSize = 0;
+  /** Times of cancellations that came before their calls. */
+  private readonly early = new Map<string, number>();
   private readonly running = new Set<{ id: string; agent: string; cancel: (text: string) => void }>();
 
   constructor(
@@ -88,11 +94,24 @@ export class Calls {
     return call;
   }
 
-  /** Cancels the agent's calls with an id. */
+  /** Cancels the agent's calls with an id, or the next one if there is none. */
   cancel(agent: string, id: unknown): boolean {
     const calls = [...this.running].filter((call) => call.id === id && call.agent === agent);
-    for (const call of calls) call.cancel("The call was cancelled.");
-    return calls.length > 0;
+    for (const call of calls) call.cancel(CANCELLED);
+    const key = JSON.stringify([agent, id]);
+    if (calls.length > 0 || key.length > MAX_ID) return calls.length > 0;
+    this.early.delete(key); // the newest are last
+    this.early.set(key, now());
+    const [oldest] = this.early.keys();
+    if (this.early.size > EARLY) this.early.delete(oldest as string);
+    return false;
+  }
+
+  /** Whether a call was cancelled before it came, which holds once. */
+  private wasCancelled(agent: string, id: string): boolean {
+    const key = JSON.stringify([agent, id]);
+    const time = this.early.get(key);
+    return this.early.delete(key) && now() - (time as number) < EARLY_TIME;
   }
 
   cancelAll(): void {
@@ -127,9 +146,10 @@ export class Calls {
         const text = `Tool '${name}' may have run before.`;
         throw new OutcomeUnknown("execution_failed", text, { outcome: "unknown" });
       }
+      const outcome = message.fields.redelivered ? "failed" : "not_started";
+      if (this.wasCancelled(caller(message), callId)) throw new ToolCancelled("cancelled", CANCELLED, { outcome });
       if (this.host.isStopping) {
         const text = `Tool '${name}' was not called: its provider is stopping.`;
-        const outcome = message.fields.redelivered ? "failed" : "not_started";
         throw new ExecutionFailed("execution_failed", text, { retryable: true, outcome });
       }
       const session = typeof sessionId === "string" ? sessionId : undefined;
@@ -183,7 +203,7 @@ export class Calls {
       next = now() + REPORT_PERIOD;
       const said = text === undefined ? undefined : cut(text, MAX_REPORT);
       const body = messages.encode({ toolCallId, toolName, progress, total, message: said });
-      this.host.report(message, { kind: messages.PROGRESS, body, headers: {}, tool: toolName }, isRunning);
+      this.host.tell(message, { kind: messages.PROGRESS, body, headers: {}, tool: toolName }, isRunning);
     };
   }
 

@@ -530,6 +530,94 @@ test("a list has a version, and a later tool is announced", async (context) => {
   await assert.rejects(bus.serve(), Misuse);
 });
 
+test("a list does not wait for calls, and a request for it that is too large has none", async (context) => {
+  let calls = 0;
+  const offer = (bus: Toolbus) => {
+    bus.tool({ name: "wait", effect: "read-only" }, async (_, { signal }) => {
+      calls += 1;
+      await sleep(20_000, undefined, { signal });
+    });
+  };
+  const { name } = await Program.start(context, offer, { concurrency: 1 });
+  await agent(context, `${name}.wait`);
+  await using direct = await raw();
+  for (const _ of [1, 2]) await direct.ask(name, { toolName: "wait" });
+  await eventually(() => calls === 1);
+  const [options, topic] = [{ type: "Toolbus.ToolListRequest" }, `tool.list.provider.${name}`];
+  await direct.ask(name, { format: "mcp", more: "x".repeat(65_536) }, options, topic);
+  const messageId = await direct.ask(name, { format: "mcp" }, options, topic);
+  await eventually(() => direct.replies.length, "the list", 2_000);
+  assert.deepEqual(
+    direct.replies.map(({ properties }) => properties.correlationId),
+    [messageId],
+  );
+});
+
+test("what did not come over the topics of a program is dropped and counted", async (context) => {
+  let calls = 0;
+  const { name, bus } = await Program.start(context, (bus) => bus.tool({ name: "pay" }, () => ++calls));
+  const cara = await agent(context, `${name}.pay`);
+  await using direct = await raw();
+  const { channel } = direct;
+  const queue = `provider.${name}`;
+  const properties = { type: "RockBot.Tools.ToolInvokeRequest", replyTo: "amq.rabbitmq.reply-to", correlationId: "1" };
+  const body = Buffer.from(JSON.stringify({ toolName: "pay" }));
+  channel.publish("", queue, body, properties);
+  await channel.bindQueue(queue, "rockbot", `tool.invoke.of.${name}`);
+  channel.publish("rockbot", `tool.invoke.of.${name}`, body, properties);
+  await direct.ask(name, {}, { type: "another" }, "tool.cancel");
+  await eventually(() => bus.strays === 3, "the count");
+  assert.deepEqual([calls, direct.replies], [0, []]);
+  assert.equal(String(await cara.call(`${name}.pay`)), "1");
+});
+
+test("a waiting call that is cancelled does not run", async (context) => {
+  const ran: string[] = [];
+  const offer = (bus: Toolbus) => {
+    bus.tool({ name: "pay", effect: "effectful" }, async (_, { id }) => {
+      ran.push(id);
+      if (id === "first") await sleep(1_500);
+      return "paid";
+    });
+  };
+  const { name } = await Program.start(context, offer, { concurrency: 1, daemons: ["guest"] });
+  const cara = await agent(context, `${name}.pay`);
+  await using direct = await raw();
+  const pay = (toolCallId: string) => direct.ask(name, { toolCallId, toolName: "pay" });
+  const type = "Toolbus.ToolCancelRequest";
+  const cancel = (toolCallId: string, options: Options.Publish = {}, more = "") =>
+    direct.ask(name, { toolCallId, more }, { type, replyTo: "", ...options }, "tool.cancel");
+  await pay("first");
+  await eventually(() => ran.length === 1);
+  const ids = ["cancelled", "another's", "of another type", "too large"];
+  for (const id of ids) await pay(id);
+  await cancel("cancelled");
+  await cancel("another's", { headers: { "rb-source": "another" } });
+  await cancel("of another type", { type: "RockBot.Tools.ToolInvokeRequest" });
+  await cancel("too large", {}, "x".repeat(4_096));
+  await eventually(() => direct.replies.length === 5, "all replies");
+  assert.deepEqual(ran, ["first", ...ids.slice(1)]);
+  const replies = direct.replies.map(({ content }) => JSON.parse(String(content)));
+  const [code, message] = ["cancelled", "The call was cancelled."];
+  assert.deepEqual(
+    replies.find(({ toolCallId }) => toolCallId === "cancelled"),
+    { toolCallId: "cancelled", toolName: "pay", code, message, isRetryable: false, outcome: "not_started" },
+  );
+  await pay("cancelled"); // a later one
+  await eventually(() => ran.at(-1) === "cancelled");
+
+  ran.length = 0;
+  await pay("first");
+  await eventually(() => ran.length === 1);
+  const call = rejection(cara.call(`${name}.pay`, {}, { callId: "of cara" }));
+  await eventually(async () => (await direct.channel.checkQueue(`provider.${name}`)).messageCount === 1);
+  assert.equal(await cara.cancel("of cara", { wait: 5 }), true);
+  assert((await call) instanceof ToolCancelled);
+  await pay("last");
+  await eventually(() => ran.includes("last"));
+  assert.deepEqual(ran, ["first", "last"]);
+});
+
 test("only the daemons that are named may call", async (context) => {
   const { broker } = await world();
   await broker.ctl("add_user", "stranger", "secret");
@@ -545,8 +633,11 @@ test("only the daemons that are named may call", async (context) => {
   const refused = await stranger(`tool.invoke.provider.${name}`);
   assert.deepEqual([refused.code, refused.outcome], ["not_allowed", "not_started"]);
   assert.equal((await stranger(`tool.list.provider.${name}`, "Toolbus.ToolListRequest")).code, "not_allowed");
+  await using other = await raw(broker.url("stranger", "secret"));
+  await other.ask(name, { toolCallId: "x" }, { type: "Toolbus.ToolCancelRequest", replyTo: "" }, "tool.cancel");
   assert.equal(calls, 0);
   assert.equal(String(await cara.call(`${name}.pay`)), "paid 1");
+  assert.equal((await directly(name, { toolCallId: "x", toolName: "pay" })).content, "paid 2");
 });
 
 test("a name that is no part of a topic is refused", async () => {
