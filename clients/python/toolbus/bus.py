@@ -6,6 +6,7 @@ import asyncio
 import itertools
 import os
 import random
+import re
 import uuid
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
@@ -33,6 +34,7 @@ LONGEST_PAUSE = 5.0
 # Reports of progress that a slow reader may be behind.
 MAX_REPORTS = 1000
 INVOKE = "tool.invoke"
+PROVIDER = re.compile(r"[A-Za-z0-9._-]{1,64}")
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
@@ -290,8 +292,8 @@ class Toolbus:
         link = self._opened()
         if self._provider:
             raise Misuse("the client serves already")
-        if set(self.agent) & set("*#"):
-            raise Misuse(f"{self.agent!r} is no name of a provider: '*' and '#' stand for other names in topics")
+        if not PROVIDER.fullmatch(self.agent):
+            raise Misuse(f"{self.agent!r} is no name of a provider: 1 to 64 letters, digits, '.', '_' and '-'")
         if concurrency < 1:
             raise ValueError("concurrency must be at least 1")
         self._provider = Provider(self, link, self._tools, concurrency, daemons)

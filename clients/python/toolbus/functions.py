@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from .errors import InvalidArguments, Misuse
-from .messages import Result
+from .messages import Result, encode
 
 Effect = Literal["read-only", "idempotent", "effectful"]
 HINTS: dict[str | None, dict[str, bool] | None] = {
@@ -137,7 +137,10 @@ def tool_of(
         raise Misuse(f"tool {name!r}: its parameters have no schema: {error}") from error
     description = description or inspect.getdoc(function)
     parts = {"name": name, "title": title, "description": description, "inputSchema": schema}
-    definition = {key: part for key, part in (parts | {"annotations": HINTS[effect]}).items() if part is not None}
+    try:
+        definition = json.loads(encode(parts | {"annotations": HINTS[effect]}))
+    except (ValueError, TypeError, RecursionError) as error:
+        raise Misuse(f"tool {name!r}: JSON cannot hold its definition: {error}") from error
     is_async = inspect.iscoroutinefunction(function)
     return Tool(name, effect, function, definition, is_async, model, fields, calls)
 
@@ -169,6 +172,10 @@ def _mistakes(error: Any) -> str:
 def result_of(value: Any) -> Result:
     """What a function returned, as a result. Raises ValueError or TypeError for what JSON cannot hold."""
     if isinstance(value, Result):
+        if not isinstance(value.content, str):
+            raise TypeError("the content of a Result is no str")
+        if not isinstance(value.blocks, list) or not all(isinstance(block, dict) for block in value.blocks):
+            raise TypeError("the blocks of a Result are no list of dicts")
         return value
     if value is None or isinstance(value, str):
         return Result(value or "")
