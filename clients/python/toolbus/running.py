@@ -8,6 +8,7 @@ import contextvars
 import functools
 import json
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable
@@ -17,7 +18,7 @@ from typing import Any, NamedTuple
 from aio_pika.abc import AbstractIncomingMessage
 
 from . import messages
-from .errors import ExecutionFailed, Overloaded, ToolCancelled, ToolError, ToolTimeout
+from .errors import BY_CODE, ExecutionFailed, Overloaded, ToolCancelled, ToolError, ToolTimeout
 from .functions import Call, Tool, result_of
 
 log = logging.getLogger(__package__)
@@ -25,6 +26,7 @@ log = logging.getLogger(__package__)
 MAX_BODY = 16 * 1024 * 1024
 # Time for a function that is cancelled to end.
 GRACE = 1.0
+OUTCOMES = ("not_started", "failed", "unknown")
 
 
 class Reply(NamedTuple):
@@ -34,6 +36,8 @@ class Reply(NamedTuple):
     body: bytes
     duration: float | None = None
     """Run time of the function, in seconds."""
+    may_come_again: bool = False
+    """Whether the call did not begin, and may be tried again with the same message id."""
 
 
 @dataclass(eq=False)
@@ -99,14 +103,20 @@ class Runner:
                 work = functools.partial(tool.function, **tool.read(text or "{}"), **dict.fromkeys(tool.calls, call))
                 with messages.traced(message):
                     result = result_of(await (work() if tool.is_async else self._in_thread(work)))
-                said = {"content": result.content, "contentBlocks": result.blocks or None, "isError": result.is_error}
+                said = {
+                    "content": result.content,
+                    "contentBlocks": result.blocks or None,
+                    "isError": bool(result.is_error),
+                }
                 body = messages.encode({"toolCallId": call.id, "toolName": tool.name, **said})
                 if len(body) > MAX_BODY:
                     raise ValueError(f"the result has {len(body)} bytes, and may have 16 MiB")
                 return Reply(messages.INVOKE_RESPONSE, body)
             except ToolError as error:
                 return failed(call, tool.name, error)
-        except (Exception, SystemExit):
+        except asyncio.CancelledError:
+            raise
+        except BaseException:  # also SystemExit: a function does not end the program
             return self._broken(tool, call)
 
     async def _in_thread(self, work: Callable[[], Any]) -> Any:
@@ -139,17 +149,19 @@ def plain(text: object, limit: int = 1024) -> str:
 
 
 def failed(call: Call, name: str, error: ToolError) -> Reply:
-    """The reply that says what failed."""
+    """The reply that says what failed, in terms that daemons know."""
+    after, outcome = error.retry_after, error.outcome if error.outcome in OUTCOMES else None
     said = {
         "toolCallId": call.id,
         "toolName": name,
-        "code": plain(error.code),
+        "code": error.code if error.code in BY_CODE else "execution_failed",
         "message": plain(error.message, 4000),
         "isRetryable": bool(error.retryable),
-        "retryAfterMs": round(error.retry_after * 1000) if error.retry_after else None,
-        "outcome": error.outcome,
+        "retryAfterMs": math.ceil(after * 1000) if isinstance(after, int | float) and 0 <= after < 1e9 else None,
+        "outcome": outcome,
     }
-    return Reply(messages.ERROR, messages.encode(said))
+    may_come_again = bool(error.retryable) and outcome == "not_started"
+    return Reply(messages.ERROR, messages.encode(said), may_come_again=may_come_again)
 
 
 async def in_thread(work: Callable[[], Any], ended: Callable[[], None]) -> Any:
@@ -174,7 +186,11 @@ async def in_thread(work: Callable[[], Any], ended: Callable[[], None]) -> Any:
         with contextlib.suppress(RuntimeError):  # the event loop has ended
             loop.call_soon_threadsafe(settle, result, error)
 
-    threading.Thread(target=run, name="toolbus-tool", daemon=True).start()
+    try:
+        threading.Thread(target=run, name="toolbus-tool", daemon=True).start()
+    except RuntimeError:  # there can be no more threads
+        ended()
+        raise
     result, error = await end
     if error is not None:
         raise error
