@@ -41,6 +41,12 @@ log = logging.getLogger(__package__)
 # The queue of a provider that does not come back is deleted after 10 s.
 QUEUE: dict[str, Any] = {"x-expires": 10_000}
 CONSUMER = "calls"
+# Lists and cancellations come to each process, and do not wait behind calls.
+OWN_QUEUE: dict[str, Any] = {"x-max-length": 10_000}
+CANCEL = "tool.cancel"
+MAX_LIST, MAX_CANCEL = 64 * 1024, 4 * 1024
+# Cancellations that are kept for calls that come later, and how long.
+EARLY, EARLY_FOR = 1_000, 600.0
 DEFAULT_TIME, LONGEST_TIME = 60.0, 600.0
 # Replies that are kept for calls that are delivered again.
 KEPT, KEPT_BYTES = 1_000, 64 * 1024 * 1024
@@ -56,6 +62,7 @@ class Lane:
     """A channel on which calls come and replies go."""
 
     channel: AbstractChannel
+    exchange: str
     closed: asyncio.Future[None] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
 
     def close(self, *_: object) -> None:
@@ -81,6 +88,7 @@ class Provider:
         self._runner = Runner(concurrency)
         self._replies: dict[tuple[str | None, ...], asyncio.Task[Reply]] = {}
         self._kept: deque[tuple[tuple[str | None, ...], int]] = deque()
+        self._early: dict[tuple[str, str], float] = {}
 
     def change(self) -> None:
         """Announces that the tools have changed; any thread may call it."""
@@ -149,26 +157,27 @@ class Provider:
 
     async def _open(self, session: Session) -> Lane:
         channel = await session.connection.channel(on_return_raises=True)
-        lane = self._lane = Lane(channel)
+        lane = self._lane = Lane(channel, session.exchange.name)
         channel.close_callbacks.add(lane.close)
         session.lost.add_done_callback(lane.close)
         await channel.set_qos(prefetch_count=self._concurrency)
-        exchange = await channel.get_exchange(session.exchange.name, ensure=False)
+        exchange = await channel.get_exchange(lane.exchange, ensure=False)
         queue = await channel.declare_queue(self._queue, durable=True, arguments=QUEUE)
-        for topic in ("tool.invoke", "tool.list"):
-            await queue.bind(exchange, f"{topic}.{self._queue}")
-        cancels = await channel.declare_queue(exclusive=True)
-        await cancels.bind(exchange, "tool.cancel")
+        await queue.bind(exchange, f"tool.invoke.{self._queue}")
+        own = await channel.declare_queue(exclusive=True, arguments=OWN_QUEUE)
+        for topic in (f"tool.list.{self._queue}", CANCEL):
+            await own.bind(exchange, topic)
 
-        async def cancel(message: AbstractIncomingMessage) -> None:
-            self._handle(self._cancel(lane, message))
+        async def hear(message: AbstractIncomingMessage) -> None:
+            is_cancel = message.routing_key == CANCEL
+            if len(message.body) <= (MAX_CANCEL if is_cancel else MAX_LIST):
+                self._handle(self._cancel(lane, message) if is_cancel else self._answer(lane, message))
 
         async def take(message: AbstractIncomingMessage) -> None:
-            # What comes while the consumer is being cancelled is for others.
-            self._handle(message.reject(requeue=True) if self._stopping else self._answer(lane, message))
+            self._handle(self._take(lane, message))
 
         await when_deleted(channel, lambda _: self._handle(channel.close()))
-        await cancels.consume(cancel, no_ack=True)
+        await own.consume(hear, no_ack=True)
         await queue.consume(take, consumer_tag=CONSUMER)
         return lane
 
@@ -194,53 +203,80 @@ class Provider:
             log.debug("Tools are not announced: %s", error)
 
     async def _cancel(self, lane: Lane, message: AbstractIncomingMessage) -> None:
-        body = _body(message)
-        is_known = self._daemons is None or message.user_id in self._daemons
-        if message.type != messages.CANCEL_REQUEST or body is None or not is_known:
+        if message.exchange != lane.exchange:
+            self._bus.strays += 1
             return
-        call_id = plain(body.get("toolCallId"))
-        is_cancelled = self._runner.cancel(_source(message), call_id)
+        if message.type != messages.CANCEL_REQUEST or not self._is_of_daemon(message):
+            return
+        named = (_body(message) or {}).get("toolCallId")
+        if not named:
+            return
+        agent, call_id = _source(message), plain(named)
+        is_cancelled = self._runner.cancel(agent, call_id)
+        if not is_cancelled:
+            self._early[agent, call_id] = time.monotonic()
+            if len(self._early) > EARLY:
+                del self._early[next(iter(self._early))]
         if message.reply_to:
             said = {"toolCallId": call_id, "cancelled": is_cancelled}
-            await self._send(lane, message, Reply(messages.CANCEL_RESPONSE, messages.encode(said)))
+            await self._tell(message, Reply(messages.CANCEL_RESPONSE, messages.encode(said)))
 
-    async def _answer(self, lane: Lane, message: AbstractIncomingMessage) -> None:
-        """Replies to a message, and acknowledges it when the broker has the reply."""
-        try:
-            reply = await self._reply(message)
-        except Exception:
-            log.exception("A request is dropped")
-            reply = None
-        if reply:
-            await self._send(lane, message, reply)
-        else:
-            self._bus.strays += 1
+    def _is_of_daemon(self, message: AbstractIncomingMessage) -> bool:
+        return self._daemons is None or message.user_id in self._daemons
+
+    async def _take(self, lane: Lane, message: AbstractIncomingMessage) -> None:
+        """Answers a call, and acknowledges it when the broker has the reply."""
+        await self._answer(lane, message)
         await message.ack()
 
-    async def _reply(self, message: AbstractIncomingMessage) -> Reply | None:
-        is_list = message.type == messages.LIST_REQUEST
-        if not message.reply_to or not (is_list or message.type in (None, messages.INVOKE_REQUEST)):
+    async def _answer(self, lane: Lane, message: AbstractIncomingMessage) -> None:
+        reply = await self._reply(lane, message)
+        if reply is None:
+            self._bus.strays += 1
+            return
+        try:
+            with reasons():
+                await self._send(lane, message, reply)
+        except (*CONNECTION_EXCEPTIONS, asyncio.TimeoutError):
+            if not self._stopping:
+                raise
+            # The call does not come again if its queue is gone.
+            session = await self._link.connected(self._loop.time() + CONNECT_TIME)
+            async with session.connection.channel(on_return_raises=True) as channel:
+                await self._send(Lane(channel, lane.exchange), message, reply)
+
+    async def _reply(self, lane: Lane, message: AbstractIncomingMessage) -> Reply | None:
+        kinds: dict[str | None, tuple[str | None, ...]] = {
+            f"tool.invoke.{self._queue}": (messages.INVOKE_REQUEST, None),
+            f"tool.list.{self._queue}": (messages.LIST_REQUEST,),
+        }
+        is_request = message.exchange == lane.exchange and message.type in kinds.get(message.routing_key, ())
+        if not message.reply_to or not is_request:
             return None
+        is_list = message.type == messages.LIST_REQUEST
         body = _body(message)
         named, own_id = (body or {}).get("toolName"), (body or {}).get("toolCallId")
         name = plain(named) if isinstance(named, str) else ""
         call_id = own_id or message.message_id or message.correlation_id or uuid.uuid4().hex
         call = Call(_source(message), id=plain(call_id), key=messages.header(message, "rb-idempotency-key"))
         try:
-            if self._daemons is not None and message.user_id not in self._daemons:
+            if not self._is_of_daemon(message):
                 raise _refusal("not_allowed", "This provider takes no requests of that login.")
             if body is None or not (is_list or name):
                 text = "The body is no JSON object that names a tool, or is over 16 MiB."
                 raise _refusal("invalid_arguments", text)
             if is_list:
                 return self._list(body, call.agent)
-            running = self._known(message, call) or self._begin(message, call, name, body)
+            return await asyncio.shield(self._known(message) or self._begin(message, call, name, body))
         except ToolError as error:
             return failed(call, name, error)
-        return await asyncio.shield(running)
+        except Exception:
+            log.exception("A request failed")
+            text = "The provider failed: its log says why."
+            return failed(call, name, _refusal("execution_failed", text, outcome="unknown"))
 
-    def _known(self, message: AbstractIncomingMessage, call: Call) -> asyncio.Task[Reply] | None:
-        return self._replies.get((message.user_id, call.agent, message.message_id)) if message.message_id else None
+    def _known(self, message: AbstractIncomingMessage) -> asyncio.Task[Reply] | None:
+        return self._replies.get(_identity(message)) if message.message_id else None
 
     def _begin(
         self, message: AbstractIncomingMessage, call: Call, name: str, body: Mapping[str, Any]
@@ -250,6 +286,8 @@ class Provider:
         if message.redelivered and not (tool and tool.is_repeatable):
             text = f"Tool {name!r} may have run before."
             raise _refusal("execution_failed", text, outcome="unknown")
+        if time.monotonic() - self._early.pop((call.agent, call.id), -math.inf) < EARLY_FOR:
+            raise _refusal("cancelled", f"Tool {name!r} was cancelled before it began.")
         if self._stopping:
             text = f"Tool {name!r} was not called: its provider is stopping."
             raise _refusal("execution_failed", text, retryable=True)
@@ -261,14 +299,17 @@ class Provider:
             call._send = functools.partial(self._report, message, call.id, name)
         running = self._loop.create_task(self._runner.run(tool, call, body.get("arguments"), message))
         if message.message_id:
-            identity = (message.user_id, call.agent, message.message_id)
+            identity = _identity(message)
             self._replies[identity] = running
             running.add_done_callback(functools.partial(self._keep, identity))
         return running
 
     def _keep(self, identity: tuple[str | None, ...], task: asyncio.Task[Reply]) -> None:
-        size = 0 if task.cancelled() or task.exception() else len(task.result().body)
-        self._kept.append((identity, size))
+        reply = None if task.cancelled() or task.exception() else task.result()
+        if reply and reply.may_come_again:
+            del self._replies[identity]
+            return
+        self._kept.append((identity, len(reply.body) if reply else 0))
         while len(self._kept) > KEPT or sum(size for _, size in self._kept) > KEPT_BYTES:
             del self._replies[self._kept.popleft()[0]]
 
@@ -285,7 +326,11 @@ class Provider:
         if progress["message"] is not None:
             progress["message"] = plain(progress["message"], 1000)
         body = messages.encode({"toolCallId": call_id, "toolName": name, **progress})
-        out = self._out(message, Reply(messages.PROGRESS, body))
+        await self._tell(message, Reply(messages.PROGRESS, body))
+
+    async def _tell(self, message: AbstractIncomingMessage, reply: Reply) -> None:
+        """Publishes once what may be lost."""
+        out = self._out(message, reply)
         out.delivery_mode = aio_pika.DeliveryMode.NOT_PERSISTENT
         if self._lane is None:
             return
@@ -324,15 +369,20 @@ class Provider:
 
     async def _drain(self, patience: float) -> None:
         """Lets calls end, and leaves none in the queue that nobody serves."""
+        ends = self._loop.time() + patience
         with suppress(*CONNECTION_EXCEPTIONS, asyncio.TimeoutError), reasons():
             if self._lane:
                 channel = await self._lane.channel.get_underlay_channel()
                 await channel.basic_cancel(CONSUMER, timeout=CONNECT_TIME)
+        await self._empty()
         if self._handling:
-            await asyncio.wait(self._handling, timeout=patience)
+            await asyncio.wait(self._handling, timeout=max(ends - self._loop.time(), 0))
         self._runner.cancel_all()
         if self._handling:
             await asyncio.wait(self._handling, timeout=GRACE * 3)
+        await self._empty()
+
+    async def _empty(self) -> None:
         with suppress(BusError, Misuse, *CONNECTION_EXCEPTIONS, asyncio.TimeoutError), reasons():
             session = await self._link.connected(self._loop.time() + GRACE * 3)
             for _ in range(CLEARINGS):
@@ -342,12 +392,20 @@ class Provider:
     async def _clear(self, session: Session) -> bool:
         """Answers what is in the queue, and deletes it, unless others serve it; False if more has come meanwhile."""
         async with session.connection.channel(on_return_raises=True) as channel:
+            lane = Lane(channel, session.exchange.name)
             try:
                 queue = await channel.declare_queue(self._queue, passive=True)
                 if queue.declaration_result.consumer_count:
                     return True
                 while message := await queue.get(fail=False):
-                    await self._answer(Lane(channel), message)
+                    known = self._known(message)
+                    if known is None or known.done():
+                        await self._take(lane, message)
+                        continue
+                    # It runs: whoever has its first delivery replies when it has ended.
+                    if not message.redelivered:
+                        self._handle(self._answer(lane, message))
+                    await message.ack()
                 await queue.delete(if_unused=True, if_empty=True)
             except ChannelNotFoundEntity:
                 return True
@@ -367,6 +425,10 @@ def _body(message: AbstractIncomingMessage) -> dict[str, Any] | None:
 
 def _refusal(code: str, text: str, *, outcome: str = "not_started", retryable: bool = False) -> ToolError:
     return ToolError(code, text, outcome=outcome, retryable=retryable)
+
+
+def _identity(message: AbstractIncomingMessage) -> tuple[str | None, ...]:
+    return message.user_id, _source(message), message.message_id
 
 
 def _source(message: AbstractIncomingMessage) -> str:
