@@ -103,3 +103,14 @@ async fn call_saves_images_beside_those_that_are_there_and_says_so_when_it_saves
     assert_eq!(std::fs::read_dir(&folder).unwrap().count(), 2);
     daemon.stop(&site).await;
 }
+
+#[tokio::test]
+async fn call_says_which_server_is_left_out_where_its_tool_is_missing() {
+    let file = tempfile::Builder::new().suffix(".json").tempfile().unwrap();
+    let far = json!({"type": "http", "url": "http://127.0.0.1:9", "headers": {"Authorization": "${TOOLBUS_NO_SUCH}"}});
+    std::fs::write(file.path(), json!({"mcpServers": {"far": far}}).to_string()).unwrap();
+    let file = format!("mcp.servers_file={}", file.path().display());
+    let run = toolbus(&["call", "--set", &file, "far_tool"]).await;
+    assert_eq!((run.code, run.out.as_str()), (3, ""), "{run:?}");
+    assert!(run.err.contains("`far` is left out") && run.err.contains("TOOLBUS_NO_SUCH"), "{run:?}");
+}
