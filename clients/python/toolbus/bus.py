@@ -374,7 +374,7 @@ class Toolbus:
                 await asyncio.wait(ends, timeout=left, return_when=asyncio.FIRST_COMPLETED)
                 if waiter.reply.done():
                     return waiter.reply.result()
-            raise ToolTimeout("timeout", f"no reply within {remaining:.3g} s", outcome="unknown")
+            raise ToolTimeout("timeout", f"no reply within {remaining:.3g} s: is a daemon running?", outcome="unknown")
         except asyncio.TimeoutError:
             text = f"the broker did not confirm the request within {remaining:.3g} s"
             raise ToolTimeout("timeout", text, outcome="unknown") from None

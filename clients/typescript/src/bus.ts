@@ -315,7 +315,7 @@ export class Toolbus implements AsyncDisposable {
     const isWanted = () => this.waiting.has(correlation);
     const fail = (error: unknown) => this.waiting.get(correlation)?.reject(error);
     const abort = () => fail(signal?.reason);
-    const late = `no reply within ${Math.round(left(deadline)) / 1000} s`;
+    const late = `no reply within ${Math.round(left(deadline)) / 1000} s: is a daemon running?`;
     const timer = setTimeout(
       () => fail(new ToolTimeout("timeout", late, { outcome: "unknown" })),
       left(deadline + grace),
