@@ -175,7 +175,7 @@ mod tests {
         queue       toolbus.invoke
         id          m\u{1b}[2J
         reason      expired
-        timestamp   7
+        timestamp   1970-01-01T00:00:07Z
         bytes       12
         header      rb-source: ana bytes  0
         {
