@@ -311,8 +311,8 @@ async def test_only_what_comes_over_the_topics_counts(broker: Broker, provider: 
         await channel.declare_exchange("another", "topic", auto_delete=True)
         await (await channel.get_queue(QUEUE)).bind("another", "#")
         request = "RockBot.Tools.ToolInvokeRequest"
-        await publish(broker, paying("astray"), request, f"tool.invoke.{QUEUE}", "another", reply_to="nobody")
-        await publish(broker, paying("astray"), request, QUEUE, "", reply_to="nobody")
+        await publish(broker, paying("astray"), request, f"tool.invoke.{QUEUE}", "another", reply_to="no.such.queue")
+        await publish(broker, paying("astray"), request, QUEUE, "", reply_to="no.such.queue")
         await publish(broker, json.dumps({"toolCallId": name}).encode(), "Toolbus.ToolCancelRequest", own, "")
         await eventually(lambda: provider.strays == before + 3)
         await (await channel.get_queue(QUEUE)).unbind("another", "#")
@@ -437,7 +437,7 @@ async def test_progress_reaches_the_agent(bus: Toolbus, provider: Toolbus) -> No
     assert (agent, session) == ("ana", "s")
     assert 15 <= float(remaining) <= 20
     await seen[-1].report(9)
-    assert (await bus.call("billing.count")).content  # nobody wants its reports
+    assert (await bus.call("billing.count")).content  # a call without reports of progress
     strays = bus.strays
     await asyncio.sleep(0.3)
     assert bus.strays == strays
@@ -509,7 +509,7 @@ async def test_a_reply_to_a_cancellation_is_sent_once(
         (own,) = [reply for reply in got if reply.headers["rb-source"] == "billing"]
         assert own.type == "Toolbus.ToolCancelResponse"
         assert json.loads(own.body) == {"toolCallId": "nothing", "cancelled": False}
-    assert "Nobody takes" not in caplog.text
+    assert "No queue takes" not in caplog.text
 
 
 async def test_a_deadline_stops_the_function(broker: Broker, bus: Toolbus, provider: Toolbus) -> None:

@@ -365,10 +365,10 @@ class Provider:
                 if not isinstance(error.frame, Basic.Nack):
                     break  # no queue takes it
                 await asyncio.sleep(min(0.05 * 2**attempt, LONG_PAUSE))
-        log.warning("Nobody takes the reply to a call of %r", messages.header(message, "source"))
+        log.warning("No queue takes the reply to a call of %r", messages.header(message, "source"))
 
     async def _drain(self, patience: float) -> None:
-        """Lets calls end, and leaves none in the queue that nobody serves."""
+        """Lets running calls end, and answers those in the queue, unless another process consumes it."""
         ends = self._loop.time() + patience
         with suppress(*CONNECTION_EXCEPTIONS, asyncio.TimeoutError), reasons():
             if self._lane:
@@ -402,7 +402,7 @@ class Provider:
                     if known is None or known.done():
                         await self._take(lane, message)
                         continue
-                    # It runs: whoever has its first delivery replies when it has ended.
+                    # It runs: the task of its first delivery replies when it has ended.
                     if not message.redelivered:
                         self._handle(self._answer(lane, message))
                     await message.ack()

@@ -740,7 +740,7 @@ test("what cannot be answered is dropped and counted, and what repeats no effect
   await using direct = await raw();
   await direct.ask(name, { toolName: "pay" }, { replyTo: "" });
   await eventually(() => bus.strays === 1, "the message without an address");
-  await direct.ask(name, { toolName: "pay" }, { replyTo: "nobody's" });
+  await direct.ask(name, { toolName: "pay" }, { replyTo: "no.such.queue" });
   await eventually(() => calls === 1);
   const messageId = randomUUID();
   for (const correlationId of ["one", "two"]) await direct.ask(name, { toolName: "pay" }, { messageId, correlationId });

@@ -144,6 +144,14 @@ fn load_context(
     Ok(Context { config, sources, output, warnings })
 }
 
+/// Loads a configuration with every secret, and warns of MCP servers that are left out: a tool that is missing may be one
+/// of theirs.
+fn load_whole(sources: &Sources) -> Result<Config, Problems> {
+    let config = Config::load(sources)?.config;
+    config.mcp_servers().problems.iter().for_each(|problem| warn(problem));
+    Ok(config)
+}
+
 /// Prints an error that ended a program, and gives its exit code.
 pub fn failed(error: impl Display) -> ExitCode {
     told(error).into()

@@ -120,7 +120,7 @@ pub enum SettingsError {
         key: &'static str,
         /// The file.
         path: PathBuf,
-        /// Why not.
+        /// Reason that the file cannot be read.
         source: std::io::Error,
     },
     /// A file holds something else.

@@ -21,7 +21,7 @@ use toolbus_protocol::{
 
 use super::arguments::{self, ArgumentsError};
 use super::target::{RoleArgs, running};
-use super::{Context, identity, note, one_line, told, warn};
+use super::{Context, identity, load_whole, note, one_line, told};
 use crate::config::{BusUrl, Config, HumanDuration, Problems};
 use crate::http::admin::client::{AdminClient, AdminClientError};
 use crate::http::admin::view::{CallOutcome, CallRequest};
@@ -205,12 +205,7 @@ async fn answered(args: &CallArgs, context: &Context) -> Result<CallReply, CallC
         .map_err(CallCommandError::Identity)?;
     let mut config = match context.config.bus.url {
         // The call runs here, with every secret that it may use.
-        BusUrl::Embedded => {
-            let config = Config::load(&context.sources)?.config;
-            // A tool that is missing may be one of a server that is left out.
-            config.mcp_servers().problems.iter().for_each(|problem| warn(problem));
-            config
-        }
+        BusUrl::Embedded => load_whole(&context.sources)?,
         BusUrl::Amqp(_) => context.config.clone(),
     };
     if args.name == EXECUTE_PYTHON_SCRIPT && config.bus.url == BusUrl::Embedded && context.sources.files.is_empty() {

@@ -84,7 +84,7 @@ pub enum StoreOpenError {
     File {
         /// The file.
         file: PathBuf,
-        /// Why not.
+        /// Reason that the file cannot be used.
         error: OpenError,
     },
     /// Another daemon's file.
@@ -95,7 +95,7 @@ pub enum StoreOpenError {
     Claim {
         /// The file.
         file: PathBuf,
-        /// Why not.
+        /// Reason that the file cannot be used.
         error: FileClaimError,
     },
     /// A file with a certificate or a key.
@@ -103,7 +103,7 @@ pub enum StoreOpenError {
     Certificate {
         /// The file.
         file: PathBuf,
-        /// Why not.
+        /// Reason that the file cannot be read.
         error: io::Error,
     },
     /// Certificates that are none.
