@@ -1,3 +1,4 @@
+use std::borrow::Cow;
 use std::fmt;
 
 use serde::de::{DeserializeSeed, Deserializer, Error as _, MapAccess, SeqAccess, Visitor};
@@ -77,8 +78,26 @@ pub fn parse_arguments(text: &str) -> Result<Map<String, Value>, ParseError> {
     }
 }
 
-/// The first integer of an object in JSON that 64 bits cannot hold.
-fn large_integer(json: &str) -> Option<&str> {
+/// A JSON object or array in which integers that 64 bits cannot hold are strings of their digits: a [`Value`] would have
+/// them rounded.
+#[must_use]
+pub fn with_large_integers_as_strings(json: &str) -> Cow<'_, str> {
+    let (mut written, mut rest) = (String::new(), json);
+    while let Some((before, integer, behind)) = split_at_large_integer(rest) {
+        written.extend([before, "\"", integer, "\""]);
+        rest = behind;
+    }
+    if written.is_empty() { Cow::Borrowed(json) } else { Cow::Owned(written + rest) }
+}
+
+/// The first integer of a JSON object or array that 64 bits cannot hold, as it is written there.
+#[must_use]
+pub fn large_integer(json: &str) -> Option<&str> {
+    split_at_large_integer(json).map(|(_, integer, _)| integer)
+}
+
+/// What is before the first large integer, that, and what is behind it.
+fn split_at_large_integer(json: &str) -> Option<(&str, &str, &str)> {
     let (mut in_string, mut escaped, mut start) = (false, false, None);
     for (at, byte) in json.bytes().enumerate() {
         match byte {
@@ -88,9 +107,10 @@ fn large_integer(json: &str) -> Option<&str> {
             _ if in_string => {}
             b'0'..=b'9' | b'+' | b'-' | b'.' | b'e' | b'E' => start = start.or(Some(at)),
             _ => {
-                let number = start.take().and_then(|start| json.get(start..at));
-                if let Some(number) = number.filter(|number| is_large(number)) {
-                    return Some(number);
+                let Some(start) = start.take() else { continue };
+                let (before, number, behind) = (json.get(..start)?, json.get(start..at)?, json.get(at..)?);
+                if is_large(number) {
+                    return Some((before, number, behind));
                 }
             }
         }

@@ -1,5 +1,6 @@
 //! Runs pipelines: their steps one after another, and several pipelines side by side.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -16,7 +17,7 @@ use toolbus_core::text::shortened;
 use toolbus_core::tool::{ToolCall, ToolOutput};
 use toolbus_core::turns::SMALL;
 use toolbus_core::{InnerCall, InnerOrigin};
-use toolbus_protocol::{Code, Outcome};
+use toolbus_protocol::{Code, Outcome, with_large_integers_as_strings};
 
 use super::condition::StepCondition;
 use super::definition::{PipelinePlan, StepPlan};
@@ -496,16 +497,20 @@ fn failed(text: String) -> StepEnd {
     StepEnd::Failed(StepFailure { code, text, effects, attempts: 1 })
 }
 
-/// The value of a result: its structured part, or its text, as JSON where that is an object or a list.
+/// The value of a result: its structured part, or its text, as JSON where that is an object or a list. Integers that 64
+/// bits cannot hold are strings of their digits, as far as the text has them.
 fn value_of(mut output: ToolOutput) -> Value {
-    if let Some(structured) = output.structured.take() {
-        return *structured;
-    }
+    let structured = output.structured.take();
     let text = text_of(output);
-    match text.trim_start().starts_with(['{', '[']) {
-        true => serde_json::from_str(&text).unwrap_or(Value::String(text)),
-        false => Value::String(text),
-    }
+    let is_json = text.trim_start().starts_with(['{', '[']);
+    let exact = Some(&*text).filter(|_| is_json).map(with_large_integers_as_strings);
+    let parsed = |json: &str| serde_json::from_str::<Value>(json).ok();
+    let value = match (structured, exact) {
+        (Some(structured), Some(Cow::Owned(exact))) if parsed(&text).as_ref() == Some(&*structured) => parsed(&exact),
+        (Some(structured), _) => Some(*structured),
+        (None, exact) => exact.and_then(|exact| parsed(&exact)),
+    };
+    value.unwrap_or(Value::String(text))
 }
 
 fn text_of(output: ToolOutput) -> String {

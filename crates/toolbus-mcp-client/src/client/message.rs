@@ -8,6 +8,7 @@ use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
+use toolbus_protocol::large_integer;
 
 /// Reads one message.
 ///
@@ -19,13 +20,19 @@ use serde_json::{Value, json};
 ///
 /// If `text` is not an MCP message.
 pub(crate) fn read(text: &[u8]) -> serde_json::Result<ServerJsonRpcMessage> {
+    let mut message = parse(text)?;
+    keep_large_integers(text, &mut message);
+    Ok(message)
+}
+
+fn parse(text: &[u8]) -> serde_json::Result<ServerJsonRpcMessage> {
     if let Ok(response) = serde_json::from_slice::<CallResponse>(text)
         && let Some(message) = response.message()
     {
         return Ok(message);
     }
     if let Some(result) = without_null_error(text) {
-        return read(&result);
+        return parse(&result);
     }
     let message = match serde_json::from_slice(text) {
         Ok(message) => message,
@@ -44,6 +51,59 @@ pub(crate) fn read(text: &[u8]) -> serde_json::Result<ServerJsonRpcMessage> {
     }
     Ok(message)
 }
+
+/// The result of a call in a message that answers one.
+fn result_of_call(message: &mut ServerJsonRpcMessage) -> Option<&mut CallToolResult> {
+    match message {
+        ServerJsonRpcMessage::Response(JsonRpcResponse { result: ServerResult::CallToolResult(result), .. }) => {
+            Some(result)
+        }
+        _ => None,
+    }
+}
+
+/// Adds the structured part of a result as a text, as its server wrote it, if it has an integer that no text of the result
+/// has: a [`Value`] cannot hold more than 64 bits, and has it rounded. Whether it did.
+fn keep_large_integers(text: &[u8], message: &mut ServerJsonRpcMessage) -> bool {
+    #[derive(Deserialize)]
+    struct Response<'a> {
+        #[serde(borrow)]
+        result: StructuredResult<'a>,
+    }
+    #[derive(Deserialize)]
+    #[serde(rename_all = "camelCase")]
+    struct StructuredResult<'a> {
+        #[serde(borrow)]
+        structured_content: &'a RawValue,
+    }
+    let Some(result) = result_of_call(message) else { return false };
+    if !result.structured_content.as_ref().is_some_and(has_rounded) {
+        return false;
+    }
+    let Ok(Response { result: StructuredResult { structured_content } }) = serde_json::from_slice(text) else {
+        return false;
+    };
+    let Some(integer) = large_integer(structured_content.get()) else { return false };
+    let says = |block: &ContentBlock| block.as_text().is_some_and(|said| said.text.contains(integer));
+    let is_unsaid = !result.content.iter().any(says);
+    if is_unsaid {
+        result.content.push(ContentBlock::text(structured_content.get()));
+    }
+    is_unsaid
+}
+
+/// Whether a value has a number that may have been an integer of more than 64 bits.
+fn has_rounded(value: &Value) -> bool {
+    match value {
+        Value::Number(number) => number.is_f64() && number.as_f64().is_some_and(|number| number.abs() >= MAX_SIGNED),
+        Value::Array(elements) => elements.iter().any(has_rounded),
+        Value::Object(fields) => fields.values().any(has_rounded),
+        Value::Null | Value::Bool(_) | Value::String(_) => false,
+    }
+}
+
+/// 2⁶³.
+const MAX_SIGNED: f64 = 9_223_372_036_854_775_808.0;
 
 /// Longest notification that is read, in bytes: none that is of use comes near it.
 pub(crate) const MAX_NOTIFICATION: usize = 64 * 1024;
@@ -166,7 +226,10 @@ pub(crate) fn answered(text: &[u8]) -> Option<RequestId> {
 /// A text that rmcp is going to read: a page of tools that are not all readable is returned without its metadata, which
 /// is not used, and an unreadable response without a result. `None` for what is no message.
 pub(crate) fn readable(text: String) -> Option<String> {
-    let message = read(text.as_bytes()).ok()?;
+    let mut message = parse(text.as_bytes()).ok()?;
+    if keep_large_integers(text.as_bytes(), &mut message) {
+        return serde_json::to_string(&message).ok();
+    }
     let text = match without_null_error(text.as_bytes()) {
         Some(result) => String::from_utf8(result).ok()?,
         None => text,
@@ -315,6 +378,30 @@ mod tests {
             serde_json::from_str::<Value>(&readable(other.clone()).unwrap()).unwrap(),
             other.parse::<Value>().unwrap()
         );
+    }
+
+    #[test]
+    fn large_integers_of_structured_content_are_in_a_text_with_all_their_digits() {
+        const IDS: &str = r#"{"ids": [12345678901234567890123]}"#;
+        let texts = |content: &str, other: &str| {
+            let result = format!(r#"{{"content": [{content}], "structuredContent": {IDS}{other}}}"#);
+            let message = format!(r#"{{"jsonrpc": "2.0", "id": 1, "result": {result}}}"#);
+            let rewritten = read(readable(message.clone()).unwrap().as_bytes()).unwrap();
+            let message = read(message.as_bytes()).unwrap();
+            assert_eq!(format!("{rewritten:?}"), format!("{message:?}"));
+            let ServerJsonRpcMessage::Response(JsonRpcResponse {
+                result: ServerResult::CallToolResult(result), ..
+            }) = message
+            else {
+                panic!("{message:?}")
+            };
+            result.content.iter().map(|block| block.as_text().unwrap().text.clone()).collect::<Vec<_>>()
+        };
+        assert_eq!(texts("", ""), [IDS]);
+        assert_eq!(texts("", r#", "more": 1"#), [IDS]);
+        assert_eq!(texts(r#"{"type": "text", "text": "15 apples"}"#, ""), ["15 apples", IDS]);
+        let said = r#"{"type": "text", "text": "id 12345678901234567890123"}"#;
+        assert_eq!(texts(said, ""), ["id 12345678901234567890123"]);
     }
 
     #[test]

@@ -54,6 +54,23 @@ async fn a_later_step_uses_values_of_earlier_ones_as_a_whole_and_in_parts() {
 }
 
 #[tokio::test]
+async fn integers_beyond_64_bits_keep_their_digits() {
+    let fixture = Fixture::new();
+    let steps = json!([
+        echo("find", r#"{"ids": [12345678901234567890123, -9223372036854775809, 18446744073709551615]}"#),
+        with(give("ids", json!("{{find/ids}}")), "output_to", json!("ids")),
+        with(echo("text", "{{find/ids/0}}"), "output_to", json!("text")),
+    ]);
+    assert_eq!(
+        fixture.report(steps).await["outputs"],
+        json!({
+            "ids": ["12345678901234567890123", "-9223372036854775809", 18_446_744_073_709_551_615_u64],
+            "text": "12345678901234567890123",
+        })
+    );
+}
+
+#[tokio::test]
 async fn what_a_tool_answers_is_never_read_as_a_reference() {
     let fixture = Fixture::new();
     let steps = json!([give("a", json!("{{{{b}}")), echo("b", "<{{a}}>"), give("c", json!("{{b}}"))]);
