@@ -195,7 +195,7 @@ pub struct LongResult {
     /// Distinguishes it from other results of the tool.
     pub run: String,
     /// Text of the result.
-    pub text: Arc<str>,
+    pub text: String,
     /// Length of its longest part, in characters.
     pub max: usize,
     /// Rule of its tool for splitting.

@@ -47,7 +47,7 @@ fn a_result_of_50_megabytes_is_cut_and_kept_within_three_times_its_size_whatever
         assert!(taken <= 3 * SIZE, "{taken} bytes for {part:?}");
         assert!(chunked.chunks.len() > 700, "{}", chunked.chunks.len());
     }
-    let text: Arc<str> = "# Heading\n\nA paragraph of some words.\n\n".repeat(SIZE / 39).into();
+    let text = "# Heading\n\nA paragraph of some words.\n\n".repeat(SIZE / 39);
     let limits = MemoryConfig { max_size: ByteSize::from_mib(128), ..MemoryConfig::default() }.limits();
     let memory = Arc::new(VolatileMemory::new(limits, Clock::SYSTEM));
     let splitter = MemorySplitter { memory, ttl: Duration::from_secs(60) };

@@ -172,8 +172,7 @@ impl SplitPlan {
         output.blocks.iter_mut().filter(|block| is_text(block)).for_each(|block| block.text = None);
         let text = joined.or(content)?;
         let max = rule.as_ref().map_or(above, |rule| rule.max);
-        let saving =
-            splitter.map(|splitter| splitter.split(LongResult { caller, tool, run, text: text.into(), max, rule }));
+        let saving = splitter.map(|splitter| splitter.split(LongResult { caller, tool, run, text, max, rule }));
         Some(Shortened { beginning, saving })
     }
 }
