@@ -127,20 +127,11 @@ impl ShortLists {
 #[cfg(test)]
 mod tests {
     use toolbus_core::caller::{AgentName, Identity};
-    use toolbus_core::failure::ToolFailure;
     use toolbus_core::policy::{Capacity, Policy, PolicyHandle};
     use toolbus_core::registry::Registry;
-    use toolbus_core::tool::{Executor, Tool, ToolCall, ToolOutput};
+    use toolbus_core::tool::{Tool, ToolOutput};
 
     use super::*;
-
-    struct UncalledTool;
-
-    impl Executor for UncalledTool {
-        async fn execute(&self, _: ToolCall) -> Result<ToolOutput, ToolFailure> {
-            Ok(ToolOutput::default())
-        }
-    }
 
     const RULES: ShortListRules = ShortListRules {
         above: 50,
@@ -153,7 +144,7 @@ mod tests {
         let registry = Registry::new();
         let mut tools: Vec<_> = (0..count).map(|n| ToolDescriptor::new(format!("t{n:03}"), "time", "local")).collect();
         tools.extend(has_finder.then(|| ToolDescriptor::new("search_tools", "search", "local")));
-        registry.register_all(tools.into_iter().map(|tool| Tool::new(tool, UncalledTool)).collect()).unwrap();
+        registry.register_all(tools.into_iter().map(|tool| Tool::new(tool, ToolOutput::default())).collect()).unwrap();
         let capacity = Capacity { max_in_flight: 64, max_waiting: 64 };
         PolicyHandle::new(registry, Identity::default(), Policy::default(), capacity)
     }

@@ -15,31 +15,22 @@ use serde_json::Map;
 
 use super::{AgentPolicy, Allowed, BindingPolicy, Capacity, EffectiveTools, Policy, PolicyHandle};
 use crate::caller::{AgentName, Caller, Identity};
-use crate::failure::ToolFailure;
 use crate::pattern::Pattern;
 use crate::registry::Registry;
-use crate::tool::{Executor, Membership, Tool, ToolCall, ToolDescriptor, ToolOutput};
+use crate::tool::{Membership, Tool, ToolDescriptor, ToolOutput};
 
 const CAPACITY: Capacity = Capacity { max_in_flight: 256, max_waiting: 1024 };
 
-struct Nothing;
-
-impl Executor for Nothing {
-    async fn execute(&self, _: ToolCall) -> Result<ToolOutput, ToolFailure> {
-        Ok(ToolOutput::default())
-    }
-}
-
 /// A plain tool.
 fn plain(name: &str, source: &str) -> Tool {
-    Tool::new(ToolDescriptor::new(name, source, "local"), Nothing)
+    Tool::new(ToolDescriptor::new(name, source, "local"), ToolOutput::default())
 }
 
 /// A tool of a set whose prefix is the set's name.
 fn member(set: &str, name: &str, source: &str) -> Tool {
     let toolset = Some(Membership { set: set.into(), name: name.into(), needs_session: false });
     let descriptor = ToolDescriptor { toolset, ..ToolDescriptor::new(format!("{set}.{name}"), source, "local") };
-    Tool::new(descriptor, Nothing)
+    Tool::new(descriptor, ToolOutput::default())
 }
 
 fn patterns(texts: &[&str]) -> Vec<Pattern> {

@@ -10,20 +10,11 @@ use toolbus_protocol::llm_name;
 
 use super::{Clash, Rank, Registry, RegistryError};
 use crate::clock::Clock;
-use crate::failure::ToolFailure;
 use crate::quarantine::{Claim, DefinitionCheck, Quarantine};
-use crate::tool::{Executor, Tool, ToolCall, ToolDescriptor, ToolOutput};
-
-struct Says(&'static str);
-
-impl Executor for Says {
-    async fn execute(&self, _: ToolCall) -> Result<ToolOutput, ToolFailure> {
-        Ok(ToolOutput::text(self.0))
-    }
-}
+use crate::tool::{Tool, ToolCall, ToolDescriptor, ToolOutput};
 
 fn tool(name: &str, source: &str) -> Tool {
-    Tool::new(ToolDescriptor::new(name, source, "local"), Says("hello"))
+    Tool::new(ToolDescriptor::new(name, source, "local"), ToolOutput::text("hello"))
 }
 
 fn names(registry: &Registry) -> Vec<String> {
@@ -48,8 +39,8 @@ fn a_registered_tool_is_found_by_its_exact_name() {
 #[tokio::test]
 async fn the_executor_that_was_registered_is_the_one_that_runs() {
     let registry = Registry::new();
-    registry.register(Tool::new(ToolDescriptor::new("a", "s", "local"), Says("from a"))).unwrap();
-    registry.register(Tool::new(ToolDescriptor::new("b", "s", "local"), Says("from b"))).unwrap();
+    registry.register(Tool::new(ToolDescriptor::new("a", "s", "local"), ToolOutput::text("from a"))).unwrap();
+    registry.register(Tool::new(ToolDescriptor::new("b", "s", "local"), ToolOutput::text("from b"))).unwrap();
     let executor = Arc::clone(&registry.snapshot().get("b").unwrap().executor);
     let call = ToolCall {
         idempotency_key: None,

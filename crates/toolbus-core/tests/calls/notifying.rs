@@ -7,10 +7,9 @@ use serde_json::{Value, json};
 
 use toolbus_core::bus::{Bus, Target};
 use toolbus_core::caller::AgentName;
-use toolbus_core::failure::ToolFailure;
 use toolbus_core::policy::EffectiveTools;
 use toolbus_core::registry::Rank;
-use toolbus_core::tool::{Executor, Tool, ToolCall, ToolDescriptor, ToolOutput};
+use toolbus_core::tool::{Tool, ToolDescriptor, ToolOutput};
 
 use toolbus_core::{NotificationSource, NotifyHandle};
 use toolbus_protocol::Format;
@@ -18,14 +17,6 @@ use toolbus_protocol::Format;
 use crate::fixture::{Route, World, agent, call, control, request, serve};
 use tokio_util::task::TaskTracker;
 use toolbus_core::Clock;
-
-struct Says;
-
-impl Executor for Says {
-    async fn execute(&self, _: ToolCall) -> Result<ToolOutput, ToolFailure> {
-        Ok(ToolOutput::text("done"))
-    }
-}
 
 /// Tells by how many there are more tools than before, to everybody but `silent`.
 struct Count;
@@ -61,7 +52,10 @@ fn world() -> (World, NotifyHandle) {
 
 fn add_tool(world: &World, name: &str) {
     let access = world.dispatcher.policy();
-    access.registry().register(Tool::new(ToolDescriptor::new(name, "test", "local"), Says)).unwrap();
+    access
+        .registry()
+        .register(Tool::new(ToolDescriptor::new(name, "test", "local"), ToolOutput::text("done")))
+        .unwrap();
     access.refresh();
 }
 
@@ -198,7 +192,7 @@ async fn a_list_names_the_tools_whose_descriptions_its_format_cuts() {
     let world = World::new();
     let access = world.dispatcher.policy();
     let long = ToolDescriptor { description: "x".repeat(1025), ..ToolDescriptor::new("long", "test", "local") };
-    access.registry().register(Tool::new(long, Says)).unwrap();
+    access.registry().register(Tool::new(long, ToolOutput::text("done"))).unwrap();
     access.refresh();
     let notice = |listed: Value| listed["notice"].as_str().map(str::to_owned);
     let openai = notice(list(&world, Some("openai")).await).unwrap();
@@ -210,7 +204,7 @@ async fn a_list_names_the_tools_whose_descriptions_its_format_cuts() {
 async fn a_list_is_the_same_text_after_servers_have_come_back_in_another_order() {
     let world = World::new();
     let publish = |source: &str, names: &[&str]| {
-        let tool = |name: &&str| Tool::new(ToolDescriptor::new(*name, source, "mcp"), Says);
+        let tool = |name: &&str| Tool::new(ToolDescriptor::new(*name, source, "mcp"), ToolOutput::text("done"));
         let access = world.dispatcher.policy();
         access.registry().publish(Rank::Configured, &source.into(), names.iter().map(tool).collect()).unwrap();
         access.refresh();

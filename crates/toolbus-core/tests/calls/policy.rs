@@ -10,13 +10,12 @@ use serde_json::{Value, json};
 use toolbus_core::bus::Bus;
 use toolbus_core::caller::{AgentName, Caller, Identity};
 use toolbus_core::events::Discard;
-use toolbus_core::failure::ToolFailure;
 use toolbus_core::pattern::Pattern;
 use toolbus_core::policy::{
     AgentPolicy, Allowed, BindingPolicy, Capacity, DefinitionCheck, Policy, PolicyHandle, Quarantine, Switch,
 };
 use toolbus_core::registry::Registry;
-use toolbus_core::tool::{Executor, Membership, Tool, ToolCall, ToolDescriptor, ToolOutput};
+use toolbus_core::tool::{Membership, Tool, ToolDescriptor, ToolOutput};
 
 use toolbus_core::{AllArrived, Dispatcher, Gates};
 use toolbus_protocol::llm_name;
@@ -26,14 +25,6 @@ use crate::fixture::{Message, RecordingBus, call, control, delivery, request, se
 const NAMES: [&str; 5] = ["a", "ab", "b.a", "cancel_scheduled_task", "é"];
 const SOURCES: [&str; 3] = ["web", "subagent", "a2a"];
 const SETS: [&str; 2] = ["fs", "git"];
-
-struct Says;
-
-impl Executor for Says {
-    async fn execute(&self, _: ToolCall) -> Result<ToolOutput, ToolFailure> {
-        Ok(ToolOutput::text("done"))
-    }
-}
 
 fn tools() -> impl Strategy<Value = Vec<Tool>> {
     let tool = (option::of(0..SETS.len()), 0..NAMES.len(), 0..SOURCES.len());
@@ -48,7 +39,7 @@ fn tools() -> impl Strategy<Value = Vec<Tool>> {
                     .push(ToolDescriptor { toolset, ..ToolDescriptor::new(published, SOURCES[source], "local") });
             }
         }
-        descriptors.into_iter().map(|descriptor| Tool::new(descriptor, Says)).collect()
+        descriptors.into_iter().map(|descriptor| Tool::new(descriptor, ToolOutput::text("done"))).collect()
     })
 }
 
@@ -150,7 +141,7 @@ impl World {
 #[tokio::test]
 async fn what_other_daemons_list_is_not_listed_for_a_daemon_and_does_not_change_its_version() {
     let tool = |name: &str, is_learnt| {
-        Tool::new(ToolDescriptor { is_learnt, ..ToolDescriptor::new(name, "local", "local") }, Says)
+        Tool::new(ToolDescriptor { is_learnt, ..ToolDescriptor::new(name, "local", "local") }, ToolOutput::text("done"))
     };
     let world = |tools: &[Tool]| World::new(tools, AgentPolicy::default(), None, None);
     let as_daemon = |message: Message| message.header("rb-rb-hops", "1");

@@ -11,7 +11,7 @@ use toolbus_core::bus::Target;
 use toolbus_core::failure::ToolFailure;
 use toolbus_core::policy::EffectiveTools;
 use toolbus_core::registry::Rank;
-use toolbus_core::tool::{Executor, Tool, ToolCall, ToolDescriptor, ToolOutput};
+use toolbus_core::tool::{Tool, ToolDescriptor, ToolOutput};
 use toolbus_core::{AllArrived, PendingTools, ToolRef};
 
 use crate::fixture::{Settled, World, call, request};
@@ -284,17 +284,8 @@ async fn calls_that_wait_for_a_server_are_bounded_as_those_that_wait_for_a_permi
     assert_eq!(world.bus.sent().last().unwrap().body["code"], "tool_not_found");
 }
 
-/// A tool that came with a server.
-struct Arrived;
-
-impl Executor for Arrived {
-    async fn execute(&self, _: ToolCall) -> Result<ToolOutput, ToolFailure> {
-        Ok(ToolOutput::text("arrived"))
-    }
-}
-
 fn arrive(world: &World) {
-    let tool = Tool::new(ToolDescriptor::new("arrived", "mcp:a", "mcp"), Arrived);
+    let tool = Tool::new(ToolDescriptor::new("arrived", "mcp:a", "mcp"), ToolOutput::text("arrived"));
     world.dispatcher.policy().registry().publish(Rank::Configured, &"mcp:a".into(), vec![tool]).unwrap();
 }
 

@@ -38,15 +38,6 @@ impl ResultSplitter for Shelf {
     }
 }
 
-/// Answers with what it was made with.
-struct Fixed(ToolOutput);
-
-impl Executor for Fixed {
-    async fn execute(&self, _: ToolCall) -> Result<ToolOutput, ToolFailure> {
-        Ok(self.0.clone())
-    }
-}
-
 fn world(shelf: &Arc<Shelf>) -> World {
     let splitter = Arc::clone(shelf) as Arc<dyn ResultSplitter>;
     let topics = [("tool.invoke.mcp".to_owned(), 0)].into();
@@ -67,7 +58,7 @@ fn reading(shelf: &Arc<Shelf>) -> World {
 }
 
 fn add(world: &World, descriptor: ToolDescriptor, output: ToolOutput) {
-    world.dispatcher.policy().registry().register(Tool::new(descriptor, Fixed(output))).unwrap();
+    world.dispatcher.policy().registry().register(Tool::new(descriptor, output)).unwrap();
     world.dispatcher.policy().refresh();
 }
 

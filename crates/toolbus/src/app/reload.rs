@@ -374,9 +374,8 @@ mod tests {
     use std::time::Duration;
 
     use toolbus_core::caller::Caller;
-    use toolbus_core::failure::ToolFailure;
     use toolbus_core::registry::Rank;
-    use toolbus_core::tool::{Executor, Tool, ToolCall, ToolDescriptor, ToolOutput};
+    use toolbus_core::tool::{Tool, ToolDescriptor, ToolOutput};
 
     use super::*;
     use crate::app::Mode;
@@ -384,14 +383,6 @@ mod tests {
 
     /// Longer than a reload takes that waits for no other.
     const LATE: Duration = Duration::from_secs(10);
-
-    struct Nothing;
-
-    impl Executor for Nothing {
-        async fn execute(&self, _: ToolCall) -> Result<ToolOutput, ToolFailure> {
-            Ok(ToolOutput::default())
-        }
-    }
 
     /// An app that runs `config`, which comes from these files.
     async fn app(config: &Config, files: &[&Path]) -> App {
@@ -561,7 +552,10 @@ mod tests {
         let say = |text: &str| {
             let descriptor =
                 ToolDescriptor { description: text.to_owned(), ..ToolDescriptor::new("read", "mcp:x", "mcp") };
-            policy.registry().publish(Rank::Configured, &"mcp:x".into(), vec![Tool::new(descriptor, Nothing)]).unwrap();
+            policy
+                .registry()
+                .publish(Rank::Configured, &"mcp:x".into(), vec![Tool::new(descriptor, ToolOutput::default())])
+                .unwrap();
             policy.refresh();
         };
         let held = || pins.counts().iter().map(|count| count.held).sum::<usize>();

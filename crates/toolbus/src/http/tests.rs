@@ -22,11 +22,10 @@ use toolbus_core::breaker::Breakers;
 use toolbus_core::bus::BusState;
 use toolbus_core::caller::Identity;
 use toolbus_core::events::Discard;
-use toolbus_core::failure::ToolFailure;
 use toolbus_core::ledger::{Ledger as _, LedgerLimits};
 use toolbus_core::policy::{Capacity, Policy, PolicyHandle};
 use toolbus_core::registry::Registry;
-use toolbus_core::tool::{Executor, Tool, ToolCall, ToolDescriptor, ToolOutput};
+use toolbus_core::tool::{Tool, ToolDescriptor, ToolOutput};
 use toolbus_mcp_client::status::{HiddenTool, PhaseName, ServerStatus};
 use toolbus_sandbox::Level;
 use toolbus_scripts::runner::RunnerStatus;
@@ -43,14 +42,6 @@ use super::{
 use crate::config::Config;
 
 const PATIENCE: Duration = Duration::from_secs(10);
-
-struct Nothing;
-
-impl Executor for Nothing {
-    async fn execute(&self, _: ToolCall) -> Result<ToolOutput, ToolFailure> {
-        Ok(ToolOutput::default())
-    }
-}
 
 /// One MCP server, which tells more than everybody may know.
 struct Servers;
@@ -161,7 +152,7 @@ impl Fixture {
     }
 
     fn register(&self, name: &str) {
-        self.registry.register(Tool::new(ToolDescriptor::new(name, "test", "local"), Nothing)).unwrap();
+        self.registry.register(Tool::new(ToolDescriptor::new(name, "test", "local"), ToolOutput::default())).unwrap();
     }
 
     async fn get(&self, path: &str) -> (u16, Value) {

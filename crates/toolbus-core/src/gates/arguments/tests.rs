@@ -4,19 +4,11 @@ use tokio_util::task::TaskTracker;
 use toolbus_testing::log::LogCapture;
 
 use super::*;
-use crate::tool::{Executor, ToolCall, ToolDescriptor, ToolOutput};
-
-struct Nothing;
-
-impl Executor for Nothing {
-    async fn execute(&self, _: ToolCall) -> Result<ToolOutput, ToolFailure> {
-        Ok(ToolOutput::default())
-    }
-}
+use crate::tool::{ToolDescriptor, ToolOutput};
 
 fn tool(schema: Value) -> Tool {
     let descriptor = ToolDescriptor::new("t", "test", "local");
-    Tool::new(ToolDescriptor { parameters: Some(Arc::new(schema)), ..descriptor }, Nothing)
+    Tool::new(ToolDescriptor { parameters: Some(Arc::new(schema)), ..descriptor }, ToolOutput::default())
 }
 
 fn refusal(schema: Value, text: &str) -> String {
@@ -106,7 +98,7 @@ fn an_undeclared_argument_beside_one_that_is_set_is_refused_however_it_is_writte
     }
     // The tool tells them apart.
     assert!(check(&tool(json!({"properties": {"owner": {}, "Owner": {}}})), "Owner").is_ok());
-    let without_schema = Tool::new(ToolDescriptor::new("t", "test", "local"), Nothing);
+    let without_schema = Tool::new(ToolDescriptor::new("t", "test", "local"), ToolOutput::default());
     assert!(check(&without_schema, "day").is_err());
 }
 

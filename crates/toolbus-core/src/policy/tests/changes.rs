@@ -50,7 +50,7 @@ fn what_is_switched_off_is_gone_at_once_and_comes_back() {
 fn a_tool_that_is_switched_off_stays_so_under_a_prefix_or_another_name() {
     let renamed = |name: &str| {
         let own_name = Some("read_file".into());
-        Tool::new(ToolDescriptor { own_name, ..ToolDescriptor::new(name, "mcp:d", "mcp") }, Nothing)
+        Tool::new(ToolDescriptor { own_name, ..ToolDescriptor::new(name, "mcp:d", "mcp") }, ToolOutput::default())
     };
     let sets = AgentPolicy { toolsets: vec!["fs".into()], ..AgentPolicy::default() };
     for tool in

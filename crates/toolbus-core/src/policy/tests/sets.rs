@@ -152,7 +152,7 @@ fn forced_arguments_merge_with_the_most_specific_first_and_are_not_listed() {
         arguments: vec![forced("web_search", "lang", "de"), forced("web_*", "lang", "en"), forced("*", "safe", "on")],
         ..AgentPolicy::default()
     };
-    let access = access(vec![Tool::new(descriptor, Nothing)], policy([("ana", section)]));
+    let access = access(vec![Tool::new(descriptor, ToolOutput::default())], policy([("ana", section)]));
     let effective = access.effective(&caller("ana"));
     let allowed = effective.get("web_search").unwrap();
     let set = serde_json::to_value(&effective.forced(allowed).unwrap().0).unwrap();
@@ -242,7 +242,7 @@ fn what_no_schema_declares_is_refused_beside_a_list_of_recipients() {
     ];
     let tool = |(name, schema): &(&str, Option<serde_json::Value>)| {
         let parameters = schema.clone().map(Arc::new);
-        Tool::new(ToolDescriptor { parameters, ..ToolDescriptor::new(*name, "test", "local") }, Nothing)
+        Tool::new(ToolDescriptor { parameters, ..ToolDescriptor::new(*name, "test", "local") }, ToolOutput::default())
     };
     let outbound = Outbound {
         channel: "phone".into(),

@@ -16,7 +16,7 @@ use toolbus_core::failure::ToolFailure;
 use toolbus_core::pattern::Pattern;
 use toolbus_core::policy::{AgentPolicy, Allowed, Capacity, EffectiveTools, Policy, PolicyHandle};
 use toolbus_core::registry::Registry;
-use toolbus_core::tool::{Executor, Tool, ToolCall, ToolDescriptor, ToolOutput};
+use toolbus_core::tool::{Tool, ToolCall, ToolDescriptor, ToolOutput};
 use toolbus_core::{InnerCall, Invoker};
 use toolbus_store::MemoryStore;
 use toolbus_testing::faulty_store::FaultyStore;
@@ -133,7 +133,7 @@ fn known_tools() -> Vec<Tool> {
         tool("read_all", "Files", "Reads all files.", None),
         tool("write_file", "Files", "Writes a file.", None),
         tool("send_mail", "mail", "Sends mail.", None),
-        Tool::new(ToolDescriptor::new("read_clock", "time", "local"), Nothing),
+        Tool::new(ToolDescriptor::new("read_clock", "time", "local"), ToolOutput::default()),
     ]
 }
 
@@ -144,15 +144,7 @@ fn tool(name: &str, server: &str, description: &str, schema: Option<Value>) -> T
         server: Some(server.into()),
         ..ToolDescriptor::new(name, format!("mcp:{server}"), "mcp")
     };
-    Tool::new(descriptor, Nothing)
-}
-
-struct Nothing;
-
-impl Executor for Nothing {
-    async fn execute(&self, _: ToolCall) -> Result<ToolOutput, ToolFailure> {
-        Ok(ToolOutput::default())
-    }
+    Tool::new(descriptor, ToolOutput::default())
 }
 
 /// Servers that connect, unless `fails` or `hangs` is set. Configured is `files`. `Lazy` registers its tool when it is

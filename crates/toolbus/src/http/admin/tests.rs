@@ -14,11 +14,10 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use toolbus_core::bus::BusState;
 use toolbus_core::caller::Identity;
-use toolbus_core::failure::ToolFailure;
 use toolbus_core::pattern::Pattern;
 use toolbus_core::policy::{AgentPolicy, Allowed, BindingPolicy, Capacity, Policy, PolicyHandle};
 use toolbus_core::registry::Registry;
-use toolbus_core::tool::{Executor, Tool, ToolCall, ToolDescriptor, ToolOutput};
+use toolbus_core::tool::{Tool, ToolDescriptor, ToolOutput};
 use toolbus_telemetry::RecentCalls;
 
 use super::*;
@@ -35,19 +34,11 @@ mod servers;
 const TOKEN: &str = "s3cret-of-the-operator";
 const READ_TOKEN: &str = "looks and does nothing";
 
-struct Nothing;
-
-impl Executor for Nothing {
-    async fn execute(&self, _: ToolCall) -> Result<ToolOutput, ToolFailure> {
-        Ok(ToolOutput::default())
-    }
-}
-
 fn tool(name: &str, source: &str) -> Tool {
     let parameters = json!({"type": "object", "properties": {"query": {"type": "string"}}, "required": ["query"]});
     let descriptor =
         ToolDescriptor { parameters: Some(parameters.into()), ..ToolDescriptor::new(name, source, "local") };
-    Tool::new(descriptor, Nothing)
+    Tool::new(descriptor, ToolOutput::default())
 }
 
 /// Ana may use the web, less of it for sales, and never as a subagent; everybody else may use everything.

@@ -23,7 +23,7 @@ impl DefinitionCheck for Holds {
 async fn a_required_tool_that_is_held_back_is_not_missing_and_blocks_all_the_same() {
     let registry = Registry::new();
     for name in ["get_weather", "echo", "other"] {
-        registry.register(Tool::new(ToolDescriptor::new(name, "test", "local"), Nothing)).unwrap();
+        registry.register(Tool::new(ToolDescriptor::new(name, "test", "local"), ToolOutput::default())).unwrap();
     }
     let (_bus, state) = watch::channel(good());
     let required_tools = ["get_weather", "echo"].map(str::to_owned).to_vec();

@@ -51,7 +51,7 @@ impl Pinned {
             ToolDescriptor { description: description.to_owned(), ..ToolDescriptor::new("read", "mcp:files", "local") };
         let registry = self.policy.registry();
         registry.unregister("read");
-        registry.register(Tool::new(descriptor, Nothing)).unwrap();
+        registry.register(Tool::new(descriptor, ToolOutput::default())).unwrap();
         self.policy.refresh();
     }
 
