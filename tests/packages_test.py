@@ -19,6 +19,7 @@ import tempfile
 import time
 import tomllib
 import unittest
+from contextlib import contextmanager
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -221,18 +222,17 @@ class Debian:
         self.assertIn("complete -c toolbus", (root.path("/usr/share") / fish).read_text("utf-8"))
         self.assertLess(first_answer(*root.command(root.folder, "toolbus", "demo")), 60)
 
-    def test_the_service_answers_over_rabbitmq(self):
+    @contextmanager
+    def service(self):
+        """The daemon as its unit starts it, once it is ready; yields its address, and a list that gets its log at its end.
+        It must end without an error."""
         root, broker = self.root, RabbitMq(self)
-        root.install(self.deb)
         unit = root.path("/usr/lib/systemd/system/toolbus.service").read_text("utf-8")
         setting = dict(re.findall(r"^(\w+)=(.+)$", unit, re.MULTILINE))
         self.assertEqual((setting["Type"], setting["WorkingDirectory"]), ("notify", STATE))
-        for kind, parent in (("Runtime", "/run"), ("Cache", "/var/cache"), ("State", "/var/lib")):
-            path = f"{parent}/{setting[f'{kind}Directory']}"
-            root.run("install", "-d", "-m", "750", "-o", setting["User"], "-g", setting["Group"], path)
         # A line of the file `environment` overrides the address, as an operator would.
         self.assertEqual(setting["EnvironmentFile"], "-/etc/toolbus/environment")
-        address = {"TOOLBUS__BUS__URL": f"amqp://guest:guest@127.0.0.1:{broker.port}/%2f"}
+        address, log = {"TOOLBUS__BUS__URL": f"amqp://guest:guest@127.0.0.1:{broker.port}/%2f"}, []
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as told:
             told.bind(str(root.path("/run/notify")))
             root.path("/run/notify").chmod(0o777)
@@ -248,15 +248,51 @@ class Debian:
                     message = told.recv(4096).decode()
                     while "READY=1" not in message:
                         message = told.recv(4096).decode()
-                    call = ("toolbus", "call", "--config", CONFIGURATION, "echo", "text=hello")
-                    self.assertEqual(root.run(*call, **address), "hello")
-                    self.assertIn("ready", root.run("toolbus", "status", "--config", CONFIGURATION, **address))
-                    # The ledger is where the package keeps state.
-                    self.assertTrue(list(root.path(STATE).iterdir()))
+                    yield address, log
                 finally:
                     daemon.terminate()
-                    said = daemon.communicate(timeout=120)[0]
-            self.assertEqual(daemon.returncode, 0, said)
+                    log.append(daemon.communicate(timeout=120)[0])
+            self.assertEqual(daemon.returncode, 0, log)
+
+    def make_folders(self):
+        """Makes the folders of the unit, as systemd does."""
+        for path in ("/run/toolbus", "/var/cache/toolbus", STATE):
+            self.root.run("install", "-d", "-m", "750", "-o", "toolbus", "-g", "toolbus", path)
+
+    def test_the_service_answers_over_rabbitmq(self):
+        root = self.root
+        root.install(self.deb)
+        self.make_folders()
+        with self.service() as (address, _):
+            call = ("toolbus", "call", "--config", CONFIGURATION, "echo", "text=hello")
+            self.assertEqual(root.run(*call, **address), "hello")
+            self.assertIn("ready", root.run("toolbus", "status", "--config", CONFIGURATION, **address))
+            # The ledger is where the package keeps state.
+            self.assertTrue(list(root.path(STATE).iterdir()))
+
+    def test_a_service_answers_while_its_package_is_upgraded_and_removed(self):
+        """As long as systemd, which these roots do not have, has not restarted or stopped it."""
+        root = self.root
+        root.install(self.deb)
+        self.make_folders()
+        root.run("cp", "/usr/bin/toolbus", CONFIGURATION, "/root")
+        call = ("/root/toolbus", "call", "--config", "/root/toolbus.toml", "echo", "text=hello")
+        with self.service() as (address, _):
+            root.install(self.newer("9.0.0-1", ""))
+            self.assertEqual(root.run(*call, **address), "hello")
+            root.run("apt-get", "remove", "-y", "toolbus")
+            self.assertFalse(root.path("/usr/bin/toolbus").exists())
+            self.assertEqual(root.run(*call, **address), "hello")
+
+    def test_a_service_without_rights_on_its_state_says_what_it_does_not_keep(self):
+        root = self.root
+        root.install(self.deb)
+        self.make_folders()
+        root.run("chmod", "500", STATE)
+        with self.service() as (address, log):
+            call = ("toolbus", "call", "--config", CONFIGURATION, "echo", "text=hello")
+            self.assertEqual(root.run(*call, **address), "hello")
+        self.assertRegex(log[0], r"WARN.*state is in memory")
 
     def test_removal_keeps_state_and_purge_does_not(self):
         root = self.root

@@ -125,10 +125,10 @@ async fn dead_queues_of_one_agent_leave_the_calls_of_others_alone() {
 async fn slow_calls_with_exclusive_queues_are_replied_once_on_the_connection_that_took_them() {
     let node = RabbitNode::start_with(FEW_CHANNELS).await;
     let (site, backend) = (BrokerNamespace::on(&node), Backend::start().await);
-    let hold = backend.tool("hold", "/gate?id={id}", "timeout = \"600s\"\n");
+    let hold = backend.tool("hold", "/gate?id={id}", "timeout = \"1700s\"\n");
     let daemon = Daemon::start(
         &site,
-        &format!("[invoke]\ndefault_timeout = \"600s\"\nmax_timeout = \"600s\"\nmax_waiting = 60000\n{hold}"),
+        &format!("[invoke]\ndefault_timeout = \"1700s\"\nmax_timeout = \"1700s\"\nmax_waiting = 60000\n{hold}"),
     )
     .await;
     let callers = [Caller::connect(&site).await, Caller::connect(&site).await];
