@@ -7,7 +7,7 @@ A threshold is that of the alert about the same metric, if there is one. Panels 
 import json
 from pathlib import Path
 
-from grafana import dashboard, gauge, increase, panel, quantile, quantiles
+from grafana import dashboard, gauge, increase, of, panel, quantile, quantiles
 from grafana import rate, ratio, row, traces, variable, yes_or_no
 
 FOLDER = Path(__file__).resolve().parent.parent / "deploy/grafana/dashboards"
@@ -32,12 +32,14 @@ OVERVIEW = dashboard(
         yes_or_no("Ready", "Whether a request could be taken and answered.", "toolbus_broker_ready_ratio", 1),
         yes_or_no("Connected", "Whether both connections to the broker are open.", "toolbus_broker_connected_ratio", 1),
         yes_or_no("Broker blocked", "Whether the broker takes no messages.", "toolbus_broker_blocked_ratio", 0),
+        yes_or_no("Store", "Whether the store can be reached and written.", "toolbus_store_available_ratio", 1),
         panel(
             "Firing alerts",
             "Alerts of Toolbus, each with a runbook of its name in docs/runbooks.",
             "short",
             ('max by (alertname) (ALERTS{alertname=~"Toolbus.+", alertstate="firing"})', "{{alertname}}"),
             kind="state-timeline",
+            width=8,
             defaults={"color": {"mode": "fixed", "fixedColor": "red"}},
         ),
         row("Calls"),
@@ -199,6 +201,14 @@ OVERVIEW = dashboard(
             gauge("toolbus_other_daemons", "instance, shares"),
             width=8,
             limit=1,
+        ),
+        panel(
+            "Difference of clocks",
+            "How much a daemon's clock differs from that of another daemon, or of Redis.",
+            "s",
+            (f"max by (instance, clock) (abs({of('toolbus_clock_skew_seconds')}))", "{{instance}} {{clock}}"),
+            width=8,
+            limit=5,
         ),
     ],
 )

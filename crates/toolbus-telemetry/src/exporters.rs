@@ -326,6 +326,18 @@ impl Exporters {
         }
     }
 
+    /// Calls `has_store` at each export for whether the store can be used, and `skews` for the seconds by which the
+    /// clock of this daemon is ahead of others. To be called once; both are kept until the exporter ends.
+    pub fn watch_store(
+        &self,
+        has_store: impl Fn() -> bool + Send + Sync + 'static,
+        skews: impl Fn() -> [(&'static str, Option<i64>); 2] + Send + Sync + 'static,
+    ) {
+        if let Some(meter) = self.meter() {
+            instruments::observe_store(&meter, has_store, skews);
+        }
+    }
+
     /// Calls `look` at each export for the replicas that share a store, by configuration. To be called once; `look` is
     /// kept until the exporter ends.
     pub fn watch_replicas(&self, look: impl Fn() -> [(&'static str, u64); 2] + Send + Sync + 'static) {

@@ -214,6 +214,29 @@ pub(crate) fn observe_replicas(meter: &Meter, look: impl Fn() -> [(&'static str,
     replicas.with_callback(move |gauge| observe_by("configuration", look(), gauge)).build();
 }
 
+/// Calls `has_store` at each export for whether the store can be used, and `skews` for the seconds by which the clock
+/// of this daemon is ahead of others.
+pub(crate) fn observe_store(
+    meter: &Meter,
+    has_store: impl Fn() -> bool + Send + Sync + 'static,
+    skews: impl Fn() -> [(&'static str, Option<i64>); 2] + Send + Sync + 'static,
+) {
+    let available = meter.u64_observable_gauge("toolbus.store.available").with_unit("1");
+    let available = available.with_description("1 while the store can be used.");
+    available.with_callback(move |gauge| gauge.observe(u64::from(has_store()), &[])).build();
+
+    let skew = meter.i64_observable_gauge("toolbus.clock.skew").with_unit("s");
+    let skew = skew.with_description("Time by which the clock of this daemon is ahead of another one.");
+    let by_clock = skew.with_callback(move |gauge| {
+        for (clock, seconds) in skews() {
+            if let Some(seconds) = seconds {
+                gauge.observe(seconds, &[KeyValue::new("clock", clock)]);
+            }
+        }
+    });
+    by_clock.build();
+}
+
 fn observe_by(label: &'static str, counts: [(&'static str, u64); 2], observer: &dyn AsyncInstrument<u64>) {
     for (value, count) in counts {
         observer.observe(count, &[KeyValue::new(label, value)]);

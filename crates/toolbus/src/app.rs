@@ -56,7 +56,7 @@ use crate::config::store::StoreOpenError;
 use crate::config::{Config, PolicyError, Sources};
 use crate::families::{self, AppServers, Commit, Contributions, FamilyError, ToolFamily};
 use crate::http::admin::{DaemonAdmin, LoadError, ReloadRequest, SwitchStore};
-use crate::http::{Health, HttpAuth, Listeners, ListenersError, McpAdmin, OtherDaemon, SharedState};
+use crate::http::{Health, HeardDaemons, HttpAuth, Listeners, ListenersError, McpAdmin, SharedState};
 use crate::signals::{SignalRequest, Signals};
 
 /// Time for the last audit records, metrics, spans and log records to leave.
@@ -134,7 +134,7 @@ struct Peers {
     /// The announcement of this replica to the others.
     announcement: Option<Announcement>,
     /// Other daemons that take calls of this one.
-    others: channel::Sender<Vec<OtherDaemon>>,
+    others: channel::Sender<HeardDaemons>,
 }
 
 /// The tasks of a process.

@@ -24,7 +24,7 @@ pub use health::{
     NoServers, OpenBreaker, ScriptStatus,
 };
 pub use listeners::{AdminSocket, HttpServer, HttpState, ListenError, Listeners, ListenersError, SocketError};
-pub use other_daemons::{OtherDaemon, SharedIntake};
+pub use other_daemons::{HeardDaemons, OtherDaemon, SharedIntake};
 pub use readiness::{Blocker, OUTDATED, Readiness};
 pub(crate) use refusal::HttpRefusal;
 pub use reloads::{LastReload, ReloadCounts, ReloadReport};

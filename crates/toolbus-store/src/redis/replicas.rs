@@ -47,17 +47,23 @@ impl Redis {
         Ok(Versions { data: data.unwrap_or_default(), counts: counts.collect() })
     }
 
-    /// Announces a replica for `time`; returns what all replicas have announced, at most 256, its own among them.
+    /// Announces a replica for `time`; returns the server's time since 1970, and what all replicas have announced, at
+    /// most 256, its own among them.
     ///
     /// # Errors
     ///
     /// If the server cannot be used.
-    pub async fn announce(&self, id: &str, about: &[u8], time: Duration) -> Result<Vec<Vec<u8>>, StoreError> {
+    pub async fn announce(
+        &self,
+        id: &str,
+        about: &[u8],
+        time: Duration,
+    ) -> Result<(Duration, Vec<Vec<u8>>), StoreError> {
         let mut script = self.scripts.announce.prepare_invoke();
         script.key(self.key("replica-times")).key(self.key("replicas"));
         script.arg(id).arg(about).arg(milliseconds(time)).arg(MAX_ANNOUNCEMENTS);
-        let found: Vec<Option<Vec<u8>>> = self.connection.run(&script).await?;
-        Ok(found.into_iter().flatten().collect())
+        let (now, found): (u64, Vec<Option<Vec<u8>>>) = self.connection.run(&script).await?;
+        Ok((Duration::from_millis(now), found.into_iter().flatten().collect()))
     }
 
     /// Takes an announcement back.

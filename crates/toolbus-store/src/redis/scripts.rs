@@ -53,7 +53,7 @@ return versions";
 /// Announces a replica, and forgets those that have not announced themselves for longer than they said.
 ///
 /// Keys: the times, the announcements. Arguments: id, announcement, milliseconds that it holds, most announcements that
-/// are returned. Returns the announcements, the replica's own among them.
+/// are returned. Returns the server's time in milliseconds, and the announcements, the replica's own among them.
 const ANNOUNCE: &str = "
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
@@ -65,7 +65,7 @@ redis.call('ZADD', KEYS[1], string.format('%d', now + ARGV[3]), ARGV[1])
 redis.call('HSET', KEYS[2], ARGV[1], ARGV[2])
 redis.call('PEXPIRE', KEYS[1], ARGV[3])
 redis.call('PEXPIRE', KEYS[2], ARGV[3])
-return redis.call('HMGET', KEYS[2], unpack(redis.call('ZREVRANGE', KEYS[1], 0, ARGV[4] - 1)))";
+return {now, redis.call('HMGET', KEYS[2], unpack(redis.call('ZREVRANGE', KEYS[1], 0, ARGV[4] - 1)))}";
 
 /// Keys: the times, the announcements. Arguments: id.
 const LEAVE: &str = "

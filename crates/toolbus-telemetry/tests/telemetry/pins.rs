@@ -16,6 +16,7 @@ pub(crate) fn look(exporters: &Exporters) {
     exporters.watch_breakers(|| 1, || 4);
     exporters.watch_replicas(|| [("same", 1), ("different", 0)]);
     exporters.watch_other_daemons(|| [("queues", 1), ("topics", 0)]);
+    exporters.watch_store(|| false, || [("daemons", Some(-7)), ("store", Some(0))]);
     exporters.watch_remote(|| RemoteSetCounts {
         phases: vec![("waiting", 0), ("ready", 1), ("away", 2)],
         ages: vec![("remote:lab".to_owned(), 70), ("mcp:notes".to_owned(), 3)],
@@ -40,6 +41,9 @@ async fn held_tools_and_changes_are_looked_up_at_each_export() {
     assert_eq!((reloads("applied"), reloads("refused")), (Some(2.0), Some(0.0)));
     let others = |shares| metrics["toolbus.other_daemons"].value(&[("shares", shares)]);
     assert_eq!((others("queues"), others("topics")), (Some(1.0), Some(0.0)));
+    assert_eq!(metrics["toolbus.store.available"].value(&[]), Some(0.0));
+    let skew = |clock| metrics["toolbus.clock.skew"].value(&[("clock", clock)]);
+    assert_eq!((skew("daemons"), skew("store")), (Some(-7.0), Some(0.0)));
     let sets = |phase| metrics["toolbus.remote.sets"].value(&[("phase", phase)]);
     assert_eq!(["waiting", "ready", "away"].map(sets), [Some(0.0), Some(1.0), Some(2.0)]);
     assert_eq!(of("toolbus.remote.list.age", "remote:lab"), Some(70.0));

@@ -15,7 +15,7 @@ use toolbus_protocol::{DaemonIntake, Envelope, Pong, Properties, Random, message
 
 use crate::config::daemon::Role;
 use crate::config::{BusUrl, Config};
-use crate::http::{OtherDaemon, SharedIntake};
+use crate::http::{HeardDaemons, OtherDaemon, SharedIntake};
 
 /// Time between two announcements.
 const PERIOD: Duration = Duration::from_secs(60);
@@ -39,23 +39,26 @@ pub(super) struct OtherDaemons {
     bus: Arc<dyn Bus>,
     own: Pong,
     digest: watch::Receiver<String>,
-    known: BTreeMap<String, HeardDaemon>,
-    conflicts: watch::Sender<Vec<OtherDaemon>>,
+    known: BTreeMap<String, KnownDaemon>,
+    heard: watch::Sender<HeardDaemons>,
     clock: Clock,
 }
 
-struct HeardDaemon {
+struct KnownDaemon {
     heard: Instant,
     conflict: Option<OtherDaemon>,
+    /// Seconds by which the clock of this daemon is ahead. The queue of announcements ends with its connection, so that
+    /// none comes that is old.
+    clock_skew: Option<i64>,
 }
 
 impl OtherDaemons {
-    /// Creates the announcer of a daemon of this configuration; `conflicts` gets the daemons that take its calls.
+    /// Creates the announcer of a daemon of this configuration; `heard` gets what the others say that concerns it.
     pub(super) fn new(
         config: &Config,
         bus: Arc<dyn Bus>,
         digest: watch::Receiver<String>,
-        conflicts: watch::Sender<Vec<OtherDaemon>>,
+        heard: watch::Sender<HeardDaemons>,
     ) -> Self {
         let roles = config.roles();
         let calls = roles.contains(&Role::Invoke).then(|| config.invoke_topics());
@@ -75,7 +78,7 @@ impl OtherDaemons {
                 agent: config.identity.agent.as_ref().map(ToString::to_string),
             }),
         };
-        Self { bus, own, digest, known: BTreeMap::new(), conflicts, clock: Clock::SYSTEM }
+        Self { bus, own, digest, known: BTreeMap::new(), heard, clock: Clock::SYSTEM }
     }
 
     /// The queue of announcements; `None` on the bus inside the process, which no other daemon reaches.
@@ -180,8 +183,10 @@ impl OtherDaemons {
             topics: takes.topics.iter().take(MAX_NAMES).map(|topic| shown(topic)).collect(),
             shares,
         });
-        let before =
-            self.known.insert(takes.instance, HeardDaemon { heard: self.clock.now(), conflict: conflict.clone() });
+        let now = i64::try_from(self.clock.since_epoch().as_secs()).ok();
+        let clock_skew = now.zip(delivery.properties.timestamp).map(|(now, sent)| now.saturating_sub_unsigned(sent));
+        let known = KnownDaemon { heard: self.clock.now(), conflict: conflict.clone(), clock_skew };
+        let before = self.known.insert(takes.instance, known);
         if let Some(other) = conflict.filter(|now| before.and_then(|before| before.conflict).as_ref() != Some(now)) {
             warn_of(&other);
         }
@@ -215,7 +220,9 @@ impl OtherDaemons {
     fn publish(&self) {
         let mut conflicts: Vec<_> = self.known.values().filter_map(|other| other.conflict.clone()).collect();
         conflicts.sort_by(|left, right| (&left.name, left.shares).cmp(&(&right.name, right.shares)));
-        self.conflicts.send_if_modified(|known| std::mem::replace(known, conflicts.clone()) != conflicts);
+        let skews = self.known.values().filter_map(|other| other.clock_skew);
+        let heard = HeardDaemons { conflicts, clock_skew: skews.max_by_key(|skew| skew.unsigned_abs()) };
+        self.heard.send_if_modified(|known| std::mem::replace(known, heard.clone()) != heard);
     }
 }
 
@@ -252,10 +259,10 @@ mod tests {
     use super::*;
     use crate::config::DaemonConfig;
 
-    fn daemon(config: &Config) -> (OtherDaemons, watch::Receiver<Vec<OtherDaemon>>) {
-        let (conflicts, seen) = watch::channel(Vec::new());
+    fn daemon(config: &Config) -> (OtherDaemons, watch::Receiver<HeardDaemons>) {
+        let (heard, seen) = watch::channel(HeardDaemons::default());
         let digest = watch::channel(config.digest()).1;
-        (OtherDaemons::new(config, Arc::new(Embedded::new()), digest, conflicts), seen)
+        (OtherDaemons::new(config, Arc::new(Embedded::new()), digest, heard), seen)
     }
 
     fn shares(one: &Config, other: &Config) -> Option<SharedIntake> {

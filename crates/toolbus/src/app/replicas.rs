@@ -102,19 +102,20 @@ impl Replicas {
         let found = self.look().await;
         let mut state = self.state.borrow().clone();
         match found {
-            Ok(replicas) => {
+            Ok(announced) => {
                 if state.away.take().is_some() {
                     tracing::info!("the store is there again");
                 }
                 state.is_unread = false;
-                if let Some(replicas) = replicas {
+                if let Some((replicas, clock_skew)) = announced {
+                    state.clock_skew = Some(clock_skew);
                     warn_of_others(&state, &SharedState { replicas: replicas.clone(), ..state.clone() });
                     state.replicas = replicas;
                 }
             }
             Err(error) => {
                 // Everything is read again once it is back.
-                (self.known, self.announced) = (None, None);
+                (self.known, self.announced, state.clock_skew) = (None, None, None);
                 if state.away.is_none() {
                     match state.is_unread {
                         true => tracing::warn!(%error, "waiting for the store: no call is taken before"),
@@ -127,8 +128,9 @@ impl Replicas {
         self.state.send_if_modified(|known| std::mem::replace(known, state.clone()) != state);
     }
 
-    /// Takes over what has changed; returns the replicas where they were asked for.
-    async fn look(&mut self) -> Result<Option<Vec<Replica>>, OutOfStep> {
+    /// Takes over what has changed; returns the replicas, and the seconds by which this clock is ahead of the server's,
+    /// where they were asked for.
+    async fn look(&mut self) -> Result<Option<(Vec<Replica>, i64)>, OutOfStep> {
         let versions = self.redis.versions(&[SWITCHES, Registrar::NAMESPACE]).await?;
         if self.last.as_ref().is_some_and(|last| versions.have_lost(last)) {
             tracing::warn!("the store has lost what it had; writing what is known here");
@@ -154,13 +156,22 @@ impl Replicas {
         }
         self.own.config_digest = digest;
         let about = serde_json::to_vec(&self.own).unwrap_or_default();
-        let found = self.redis.announce(&self.own.id, &about, ANNOUNCE_TIME).await?;
+        let asked = self.clock.since_epoch();
+        let (time, found) = self.redis.announce(&self.own.id, &about, ANNOUNCE_TIME).await?;
+        let clock_skew = clock_skew(asked, time, self.clock.since_epoch());
         self.announced = Some(self.clock.now());
         let readable = found.iter().filter(|text| text.len() <= MAX_ANNOUNCEMENT);
         let mut replicas: Vec<Replica> = readable.filter_map(|text| serde_json::from_slice(text).ok()).collect();
         replicas.sort();
-        Ok(Some(replicas))
+        Ok(Some((replicas, clock_skew)))
     }
+}
+
+/// Returns the seconds by which this clock is ahead of the server's, which told its time between two times of this one;
+/// 0 if it may be the same.
+fn clock_skew(before: Duration, server: Duration, after: Duration) -> i64 {
+    let seconds = |time: Duration| i64::try_from(time.as_secs()).unwrap_or(i64::MAX);
+    seconds(before.saturating_sub(server)) - seconds(server.saturating_sub(after))
 }
 
 /// Returns the announcement of a replica with this configuration.
@@ -182,5 +193,20 @@ fn warn_of_others(before: &SharedState, now: &SharedState) {
             let Replica { name, version, config_digest, .. } = replica;
             tracing::warn!(name, version, config_digest, "a replica runs with another configuration");
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_way_to_the_server_does_not_count_as_a_difference_of_clocks() {
+        let skew = |server| {
+            let [before, server, after] = [100.0, server, 103.0].map(Duration::from_secs_f64);
+            clock_skew(before, server, after)
+        };
+        assert_eq!([100.0, 101.5, 103.0, 99.5].map(skew), [0; 4]);
+        assert_eq!((skew(40.0), skew(163.5)), (60, -60));
     }
 }

@@ -145,7 +145,8 @@ pub(super) fn of_calls(
     recent.recording(exporters.telemetry(load, bus, identity), Clock::SYSTEM)
 }
 
-/// Has the exporters ask for what is measured at each export: pins, other daemons, reloads, breakers and the ledger.
+/// Has the exporters ask for what is measured at each export: pins, other daemons, reloads, clocks, breakers, the
+/// store and the ledger.
 pub(super) fn watch(
     exporters: &Exporters,
     pins: Pins,
@@ -170,10 +171,13 @@ pub(super) fn watch(
         [SharedIntake::Queues, SharedIntake::Topics]
             .map(|shares| (shares.as_str(), number(others.other_daemons(shares))))
     });
+    let of_reloads = Arc::clone(&health);
     exporters.watch_reloads(move || {
-        let counts = health.reloads();
+        let counts = of_reloads.reloads();
         [("applied", counts.applied), ("refused", counts.refused)]
     });
+    let (of_store, of_clocks) = (Arc::clone(&health), health);
+    exporters.watch_store(move || of_store.has_store(), move || of_clocks.clock_skews());
     if let Some(ledger) = ledger {
         exporters.watch_ledger(move || ledger.usage());
     }

@@ -17,7 +17,7 @@ use toolbus_core::{Clock, milliseconds};
 use toolbus_mcp_client::status::{PhaseName, ServerStatus};
 use toolbus_scripts::runner::RunnerStatus;
 
-use super::other_daemons::{OtherDaemon, SharedIntake};
+use super::other_daemons::{HeardDaemons, OtherDaemon, SharedIntake};
 use super::readiness::{Blocker, Readiness, bus_blockers, shown, without_mistake};
 use super::reloads::{LastReload, ReloadCounts, ReloadReport};
 use super::remote::RemoteSetHealth;
@@ -41,7 +41,7 @@ pub struct HealthSources {
     /// The state of the store that replicas share.
     pub shared: watch::Receiver<SharedState>,
     /// Other daemons that take calls of this one.
-    pub other_daemons: watch::Receiver<Vec<OtherDaemon>>,
+    pub other_daemons: watch::Receiver<HeardDaemons>,
     /// Why files of the store cannot be written, a line for each that cannot.
     pub store_files: watch::Receiver<Vec<String>>,
     /// Calls in progress.
@@ -275,9 +275,7 @@ impl Health {
             blocked_by.push(Blocker::BusClosed);
         }
         blocked_by.extend(bus_blockers(&bus.borrow()));
-        let (shared, files) = (self.sources.shared.borrow(), self.sources.store_files.borrow());
-        let away = shared.away.iter().chain(&*files);
-        blocked_by.extend(away.map(|detail| Blocker::StoreAway { detail: shown(detail) }));
+        blocked_by.extend(self.store_failures().into_iter().map(|detail| Blocker::StoreAway { detail }));
         let (tools, current) = (policy.registry().snapshot(), policy.current());
         let (there, missing): (Vec<&String>, Vec<_>) =
             required_tools.iter().partition(|name| tools.get(name).is_some());
@@ -286,6 +284,26 @@ impl Health {
         blocked_by.extend(held.map(|name| Blocker::ToolHeldBack { tool: name.clone() }));
         blocked_by.extend(self.server_blockers());
         Readiness { ready: blocked_by.is_empty(), blocked_by }
+    }
+
+    /// Returns why the store cannot be used, a line for each part of it; none if it can be.
+    fn store_failures(&self) -> Vec<String> {
+        let (shared, files) = (self.sources.shared.borrow(), self.sources.store_files.borrow());
+        shared.away.iter().chain(&*files).map(|detail| shown(detail)).collect()
+    }
+
+    /// Whether the store can be used.
+    #[must_use]
+    pub fn has_store(&self) -> bool {
+        self.store_failures().is_empty()
+    }
+
+    /// Seconds by which the clock of this daemon is ahead of those of other daemons and of the store's server, where
+    /// there are any.
+    #[must_use]
+    pub fn clock_skews(&self) -> [(&'static str, Option<i64>); 2] {
+        let HealthSources { other_daemons, shared, .. } = &self.sources;
+        [("daemons", other_daemons.borrow().clock_skew), ("store", shared.borrow().clock_skew)]
     }
 
     /// The daemon at this moment.
@@ -317,7 +335,7 @@ impl Health {
                 waiting: load.waiting(),
             },
             replicas: self.replicas(),
-            other_daemons: self.sources.other_daemons.borrow().clone(),
+            other_daemons: self.sources.other_daemons.borrow().conflicts.clone(),
             breakers: breakers.open().into_iter().map(Into::into).collect(),
             mcp: servers.status().into_iter().map(in_short).collect(),
             mcp_problems: servers.problems().iter().map(|problem| shown(problem)).collect(),
@@ -360,7 +378,7 @@ impl Health {
     /// Number of other daemons that share queues or topics with this one.
     #[must_use]
     pub fn other_daemons(&self, shares: SharedIntake) -> usize {
-        self.sources.other_daemons.borrow().iter().filter(|other| other.shares == shares).count()
+        self.sources.other_daemons.borrow().conflicts.iter().filter(|other| other.shares == shares).count()
     }
 
     /// Returns the numbers of replicas; `None` without a store that they share.

@@ -23,6 +23,15 @@ impl SharedIntake {
     }
 }
 
+/// Announcements of other daemons on the broker, as far as they concern this one.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct HeardDaemons {
+    /// Daemons that take calls of this one under another configuration.
+    pub conflicts: Vec<OtherDaemon>,
+    /// Seconds by which the clock of this daemon is ahead of the one that differs most; `None` without another daemon.
+    pub clock_skew: Option<i64>,
+}
+
 /// Another daemon that takes calls of this one, for the status.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]

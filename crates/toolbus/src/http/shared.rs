@@ -27,6 +27,8 @@ pub struct SharedState {
     pub is_unread: bool,
     /// Why the store cannot be used now, if it cannot.
     pub away: Option<String>,
+    /// Seconds by which the clock of this daemon is ahead of the server's, once that has told its time.
+    pub clock_skew: Option<i64>,
     /// All replicas, this one included, by name. Empty without a shared store.
     pub replicas: Vec<Replica>,
     /// The id of this one.

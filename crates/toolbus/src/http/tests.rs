@@ -36,8 +36,8 @@ use super::admin::DaemonAdmin;
 use super::admin::client::{ProbeError, probe};
 use super::slots::{HEAD_TIME, MAX_ANONYMOUS};
 use super::{
-    Blocker, Build, Health, HealthSources, HttpAuth, HttpServer, HttpState, ListenError, McpAdmin, NoServers,
-    ScriptStatus, SharedState,
+    Blocker, Build, Health, HealthSources, HeardDaemons, HttpAuth, HttpServer, HttpState, ListenError, McpAdmin,
+    NoServers, ScriptStatus, SharedState,
 };
 use crate::config::Config;
 
@@ -96,7 +96,7 @@ pub(super) fn sources(bus: watch::Receiver<BusState>, registry: Registry) -> Hea
     HealthSources {
         bus,
         shared: watch::channel(SharedState::default()).1,
-        other_daemons: watch::channel(Vec::new()).1,
+        other_daemons: watch::channel(HeardDaemons::default()).1,
         store_files: watch::channel(Vec::new()).1,
         policy: PolicyHandle::new(registry, Identity::default(), Policy::default(), capacity),
         load: Arc::default(),
