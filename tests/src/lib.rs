@@ -21,6 +21,7 @@ pub mod metrics;
 pub mod namespace;
 mod processes;
 pub mod program;
+pub mod prometheus;
 pub mod sockets;
 pub mod stdio;
 pub mod survivor;

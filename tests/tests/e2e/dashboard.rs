@@ -1,23 +1,20 @@
 //! The dashboards and the alerts, evaluated by Prometheus over what it scrapes from a real daemon.
 
 use std::collections::BTreeSet;
-use std::process::Stdio;
 
 use serde_json::{Value, json};
-use tempfile::TempDir;
-use tokio::process::{Child, Command};
 use toolbus_e2e::client::Client;
 use toolbus_e2e::daemon::Daemon;
 use toolbus_e2e::http::{Connection, hello};
 use toolbus_e2e::namespace::BrokerNamespace;
 use toolbus_e2e::program::interpreter;
+use toolbus_e2e::prometheus::{ALERTS, Prometheus};
 use toolbus_testing::otlp::Receiver;
 use toolbus_testing::otlp::proto::metrics::v1::Metric;
 use toolbus_testing::otlp::proto::metrics::v1::metric::Data;
 use toolbus_testing::patience::eventually;
 
 const DASHBOARDS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../deploy/grafana/dashboards");
-const ALERTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../deploy/prometheus/alerts.yml");
 const SMALL_SERVER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/python/mcp_small.py");
 const ANA: &str = "Authorization: Bearer the-token-of-ana";
 /// Parts of the queries that show nothing here: no alert fires, no agent works for another, no other daemon or store
@@ -51,57 +48,6 @@ fn series_name(metric: &Metric) -> String {
     };
     let total = if is_counter { "_total" } else { "" };
     format!("{}{unit}{total}", metric.name.replace('.', "_"))
-}
-
-/// A Prometheus of the test's own that scrapes a daemon once per second; it ends when dropped.
-struct Prometheus {
-    address: String,
-    _process: Child,
-    _folder: TempDir,
-}
-
-impl Prometheus {
-    async fn scraping(daemon: &Daemon) -> Self {
-        let folder = tempfile::tempdir().unwrap();
-        let configuration = format!(
-            "global: {{ scrape_interval: 1s, evaluation_interval: 1s }}\nrule_files: [{ALERTS:?}]\nscrape_configs:\n\
-             - {{ job_name: daemon, static_configs: [{{ targets: [{:?}] }}] }}\n",
-            daemon.listen()
-        );
-        std::fs::write(folder.path().join("prometheus.yml"), configuration).unwrap();
-        let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-        let process = Command::new("prometheus")
-            .args(["--config.file=prometheus.yml", "--storage.tsdb.path=data"])
-            .arg(format!("--web.listen-address={free}"))
-            .current_dir(folder.path())
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .kill_on_drop(true)
-            .spawn()
-            .unwrap_or_else(|error| panic!("no prometheus ({error}): run ./tests/run, which brings it"));
-        let prometheus = Self { address: format!("http://{free}"), _process: process, _folder: folder };
-        eventually("Prometheus", async || prometheus.get("status/config").await).await;
-        prometheus
-    }
-
-    /// The data of a response; none while Prometheus does not answer with success.
-    async fn get(&self, path: &str) -> Option<Value> {
-        let url = format!("{}/api/v1/{path}", self.address);
-        let client = reqwest::Client::builder().no_proxy().build().unwrap();
-        let reply = client.get(url).send().await.ok()?.bytes().await.ok()?;
-        let reply: Value = serde_json::from_slice(&reply).ok()?;
-        (reply["status"] == "success").then(|| reply["data"].clone())
-    }
-
-    /// The values that an expression has now, those apart that are no number.
-    async fn values(&self, expression: &str) -> Vec<f64> {
-        let escaped: String = expression.bytes().map(|byte| format!("%{byte:02X}")).collect();
-        let data = self.get(&format!("query?query={escaped}")).await;
-        let data = data.unwrap_or_else(|| panic!("Prometheus does not accept {expression}"));
-        let values = data["result"].as_array().unwrap().iter().map(|series| series["value"][1].as_str().unwrap());
-        values.map(|value| value.parse().unwrap()).filter(|value: &f64| !value.is_nan()).collect()
-    }
 }
 
 fn dashboards() -> Vec<Value> {
@@ -213,7 +159,7 @@ impl Fixture {
 #[tokio::test]
 async fn every_query_of_the_dashboards_shows_what_a_daemon_offers_to_prometheus() {
     let mut fixture = Fixture::start("").await;
-    let prometheus = Prometheus::scraping(&fixture.daemon).await;
+    let prometheus = Prometheus::scraping(&fixture.daemon, ALERTS).await;
     let is_without = |text: &String| WITHOUT.iter().any(|part| text.contains(part));
     let (without, mut empty): (Vec<_>, Vec<_>) = expressions().into_iter().partition(is_without);
     assert!(empty.len() >= 70, "{} queries: the dashboards were not read whole", empty.len());
@@ -240,7 +186,7 @@ async fn every_query_of_the_dashboards_shows_what_a_daemon_offers_to_prometheus(
 #[tokio::test]
 async fn the_first_dead_letter_of_each_queue_is_an_increase_and_raises_the_alert() {
     let fixture = Fixture::start("").await;
-    let prometheus = Prometheus::scraping(&fixture.daemon).await;
+    let prometheus = Prometheus::scraping(&fixture.daemon, ALERTS).await;
     // Two samples at zero, before anything happens.
     eventually("counts from zero", async || {
         let counts = prometheus.values("count_over_time(toolbus_dead_letters_total[5m]) >= 2").await;
@@ -257,10 +203,8 @@ async fn the_first_dead_letter_of_each_queue_is_an_increase_and_raises_the_alert
     eventually("an increase", async || (!prometheus.values(&increased).await.is_empty()).then_some(())).await;
     let alerts = "count by (queue) (ALERTS{alertname=\"ToolbusDeadLetters\", alertstate=\"firing\"})";
     eventually("the alert, of both queues", async || (prometheus.values(alerts).await.len() == 2).then_some(())).await;
-    let fired = prometheus.get("alerts").await.unwrap();
-    let fired =
-        fired["alerts"].as_array().unwrap().iter().filter(|one| one["labels"]["alertname"] == "ToolbusDeadLetters");
-    for alert in fired {
+    let fired = prometheus.firing().await;
+    for alert in fired.iter().filter(|one| one["labels"]["alertname"] == "ToolbusDeadLetters") {
         let labels = &alert["labels"];
         assert_eq!(labels["instance"], fixture.daemon.listen());
         let expected = ["job", "instance", "queue", "reason"].map(|label| labels[label].as_str().unwrap().to_owned());
