@@ -2,6 +2,7 @@
 #![expect(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, reason = "a test fails by panicking")]
 
 mod agents;
+mod alerts;
 mod audit;
 mod bad_addresses;
 mod bad_bodies;
