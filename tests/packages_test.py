@@ -157,14 +157,14 @@ class RabbitMq:
         log = (folder / "console.log").open("w")
         test.addCleanup(log.close)
         for command in (names, [str(BROKER / "rabbitmq-server")]):
-            self.start(test, command, environment, log)
+            self.start(test, command, environment, log, folder)
         wait_for(lambda: self.listens(folder / "console.log"), "the start of RabbitMQ")
 
     @staticmethod
-    def start(test: unittest.TestCase, command: list[str], environment: dict, log):
+    def start(test: unittest.TestCase, command: list[str], environment: dict, log, folder: Path):
         # The server is a script whose children are its node: they are one group, which ends together.
         node = subprocess.Popen(
-            command, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+            command, cwd=folder, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
         )
 
         def end():
