@@ -158,6 +158,7 @@ async fn schedule(tool: &Tool, agent_number: usize, number: usize, cron: &str) {
         limit: AHEAD,
         cancelled: CancellationToken::new(),
         trace: None,
+        number: None,
         progress: None,
         idempotency_key: None,
         room: None,

@@ -74,6 +74,7 @@ async fn call(dispatcher: &Dispatcher, tool: &str, arguments: String) -> Result<
         deadline: Some(Clock::SYSTEM.now() + Duration::from_secs(60)),
         cancelled: CancellationToken::new(),
         trace: None,
+        around: None,
         progress: None,
         idempotency_key: None,
     };

@@ -106,6 +106,7 @@ pub(crate) fn run(
         limit: TIME,
         cancelled: CancellationToken::new(),
         trace: None,
+        number: None,
         progress: None,
         idempotency_key: None,
         room: None,

@@ -135,6 +135,7 @@ async fn measure(dispatcher: &Dispatcher) -> f64 {
             deadline: None,
             cancelled: CancellationToken::new(),
             trace: None,
+            around: None,
             progress: None,
         };
         std::hint::black_box(dispatcher.invoke(call).await).unwrap();

@@ -122,6 +122,7 @@ mod tests {
             limit: std::time::Duration::ZERO,
             cancelled: CancellationToken::new(),
             trace: None,
+            number: None,
             room: None,
             turns: crate::turns::Turns::default(),
             progress: None,

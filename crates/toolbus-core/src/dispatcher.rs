@@ -438,6 +438,7 @@ impl Dispatcher {
             limit: call.timing.deadline.saturating_duration_since(call.timing.arrived),
             cancelled: cancel.child_token(),
             trace,
+            number: call.span.number(),
             room: call.execution.room.clone(),
             turns: self.parts.gates.policy().turns().clone(),
             progress: sink,

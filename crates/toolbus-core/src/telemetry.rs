@@ -17,8 +17,9 @@ pub trait Telemetry: Send + Sync + 'static {
     /// A request arrived; `parent` is the sender's trace. The span lives as long as the call.
     fn arrived(&self, delivery: &Delivery, parent: Option<&TraceContext>) -> Box<dyn CallSpan>;
 
-    /// A call within a call began; `parent` is the trace of the one around it. The span lives as long as the call within.
-    fn nested(&self, parent: Option<&TraceContext>) -> Box<dyn CallSpan>;
+    /// A call that no message brought began. `parent` is the trace that it belongs to, and `around` the
+    /// [number](CallSpan::number) of the call around it. The span lives as long as the call.
+    fn nested(&self, parent: Option<&TraceContext>, around: Option<u64>) -> Box<dyn CallSpan>;
 
     /// Messages of this queue are about to be taken. What is counted of it begins at zero, so that the first increase can be
     /// distinguished from a series that has just begun.
@@ -35,6 +36,11 @@ pub trait Telemetry: Send + Sync + 'static {
 pub trait CallSpan: Send + Sync {
     /// 32 hexadecimal digits, for the log.
     fn trace_id(&self) -> Option<&str>;
+
+    /// Number of the call among those of this process, where calls are numbered: calls within it are reported with it.
+    fn number(&self) -> Option<u64> {
+        None
+    }
 
     /// The tool is about to run. Returns the context that its own requests carry onwards.
     fn executing(&mut self, tool: &ToolDescriptor, call_id: &str, caller: &Caller) -> Option<TraceContext>;
@@ -176,7 +182,7 @@ impl Telemetry for Discard {
         Box::new(Passing::new(parent))
     }
 
-    fn nested(&self, parent: Option<&TraceContext>) -> Box<dyn CallSpan> {
+    fn nested(&self, parent: Option<&TraceContext>, _: Option<u64>) -> Box<dyn CallSpan> {
         Box::new(Passing::new(parent))
     }
 

@@ -171,6 +171,8 @@ pub struct ToolCall {
     pub cancelled: CancellationToken,
     /// The trace to continue in requests to others.
     pub trace: Option<TraceContext>,
+    /// Number of the call in telemetry, by which inner calls name it.
+    pub number: Option<u64>,
     /// Room for a result above the executor's own limit; absent where such a result would not be split.
     pub room: Option<ResultRoom>,
     /// Gives turns for heavy work.

@@ -356,6 +356,7 @@ for line in sys.stdin:
             limit: Duration::from_secs(60),
             cancelled: CancellationToken::new(),
             trace: None,
+            number: None,
             room: None,
             turns: toolbus_core::Turns::default(),
             progress: None,

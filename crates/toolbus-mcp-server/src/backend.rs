@@ -212,6 +212,7 @@ impl Backend for Local {
             deadline: None,
             cancelled,
             trace,
+            around: None,
             progress,
         };
         async move { invoker.invoke(inner).await }.boxed()

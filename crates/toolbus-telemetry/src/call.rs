@@ -111,7 +111,7 @@ impl Telemetry for CallRecorder {
         Box::new(CallTelemetry { shared: Arc::clone(shared), destination: Some(destination), trace, tool: None })
     }
 
-    fn nested(&self, parent: Option<&TraceContext>) -> Box<dyn CallSpan> {
+    fn nested(&self, parent: Option<&TraceContext>, _: Option<u64>) -> Box<dyn CallSpan> {
         let trace = match &self.shared.tracer {
             Some(tracer) => Trace::within(tracer, parent),
             None => Trace::Carried(parent.cloned()),

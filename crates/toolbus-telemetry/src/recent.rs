@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
 use parking_lot::Mutex;
@@ -20,11 +21,22 @@ const MAX_STEPS: usize = 16;
 
 /// The calls that began to run, or ended without that, last; the oldest go first. Clones share them.
 #[derive(Clone, Default)]
-pub struct RecentCalls(Arc<Mutex<VecDeque<Arc<Mutex<RecentCall>>>>>);
+pub struct RecentCalls(Arc<RecentState>);
+
+#[derive(Default)]
+struct RecentState {
+    calls: Mutex<VecDeque<Arc<Mutex<RecentCall>>>>,
+    /// Number of the last call.
+    last: AtomicU64,
+}
 
 /// A call that ended lately, or that runs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RecentCall {
+    /// Number of the call among those since the start, from 1.
+    pub number: u64,
+    /// Number of the call around it; absent for a call that no tool made.
+    pub around: Option<u64>,
     /// When its request arrived.
     pub arrived: SystemTime,
     /// The queue that the request came from; absent for a call that no message brought.
@@ -84,12 +96,12 @@ impl RecentCalls {
     /// The newest calls that `is_wanted`, newest first, `limit` at most.
     #[must_use]
     pub fn newest(&self, limit: usize, is_wanted: impl Fn(&RecentCall) -> bool) -> Vec<RecentCall> {
-        let calls: Vec<_> = self.0.lock().iter().rev().cloned().collect();
+        let calls: Vec<_> = self.0.calls.lock().iter().rev().cloned().collect();
         calls.iter().map(|call| call.lock().clone()).filter(is_wanted).take(limit).collect()
     }
 
     fn add(&self, call: &Arc<Mutex<RecentCall>>) {
-        let mut calls = self.0.lock();
+        let mut calls = self.0.calls.lock();
         if calls.len() >= KEPT {
             calls.pop_front();
         }
@@ -115,9 +127,18 @@ struct RecentRecorder {
 }
 
 impl RecentRecorder {
-    fn span(&self, inner: Box<dyn CallSpan>, arrived: Instant, delivery: Option<&Delivery>) -> Box<dyn CallSpan> {
+    fn span(
+        &self,
+        inner: Box<dyn CallSpan>,
+        arrived: Instant,
+        delivery: Option<&Delivery>,
+        around: Option<u64>,
+    ) -> Box<dyn CallSpan> {
         let properties = delivery.map(|delivery| &delivery.properties);
+        let number = self.calls.0.last.fetch_add(1, Ordering::Relaxed) + 1;
         let call = RecentCall {
+            number,
+            around,
             arrived: self.clock.wall(),
             queue: delivery.map(|delivery| Arc::clone(&delivery.queue)),
             message_id: properties.and_then(|properties| properties.message_id.as_deref()).map(short),
@@ -131,17 +152,17 @@ impl RecentRecorder {
             steps: vec![RecentStep { name: "check", from: Duration::ZERO, took: None }],
         };
         let (calls, clock) = (self.calls.clone(), self.clock);
-        Box::new(RecentSpan { calls, inner, clock, arrived, is_kept: false, call: Arc::new(Mutex::new(call)) })
+        Box::new(RecentSpan { calls, inner, clock, arrived, number, is_kept: false, call: Arc::new(Mutex::new(call)) })
     }
 }
 
 impl Telemetry for RecentRecorder {
     fn arrived(&self, delivery: &Delivery, parent: Option<&TraceContext>) -> Box<dyn CallSpan> {
-        self.span(self.inner.arrived(delivery, parent), delivery.arrived, Some(delivery))
+        self.span(self.inner.arrived(delivery, parent), delivery.arrived, Some(delivery), None)
     }
 
-    fn nested(&self, parent: Option<&TraceContext>) -> Box<dyn CallSpan> {
-        self.span(self.inner.nested(parent), self.clock.now(), None)
+    fn nested(&self, parent: Option<&TraceContext>, around: Option<u64>) -> Box<dyn CallSpan> {
+        self.span(self.inner.nested(parent, around), self.clock.now(), None, around)
     }
 
     fn consuming(&self, queue: &str) {
@@ -162,6 +183,7 @@ struct RecentSpan {
     inner: Box<dyn CallSpan>,
     clock: Clock,
     arrived: Instant,
+    number: u64,
     /// Whether the call is among those that are kept.
     is_kept: bool,
     call: Arc<Mutex<RecentCall>>,
@@ -188,6 +210,10 @@ impl RecentSpan {
 impl CallSpan for RecentSpan {
     fn trace_id(&self) -> Option<&str> {
         self.inner.trace_id()
+    }
+
+    fn number(&self) -> Option<u64> {
+        Some(self.number)
     }
 
     fn executing(&mut self, tool: &ToolDescriptor, call_id: &str, caller: &Caller) -> Option<TraceContext> {
@@ -301,7 +327,7 @@ mod tests {
     fn the_time_of_a_call_is_told_by_its_steps() {
         let (calls, telemetry, clock) = recorded();
         let (caller, tool) = (Caller::unknown(), ToolDescriptor::new("echo", "Repeats", "local"));
-        let mut span = telemetry.nested(None);
+        let mut span = telemetry.nested(None, None);
         clock.advance(5 * MS);
         span.executing(&tool, "c-1", &caller);
         assert_eq!(calls.newest(9, |_| true)[0].end, None, "it is there while it runs");
@@ -335,8 +361,8 @@ mod tests {
         let refused = CallEnd { status: Status::Refused(Code::ToolNotFound), cause: Some(Cause::UnknownTool) };
         let caller = Caller::unknown();
         let summary = CallSummary { waited: 4 * MS, ..ended(&caller, refused, 5 * MS) };
-        telemetry.nested(None).finished(&summary);
-        telemetry.nested(None).finished(&CallSummary::unanswered(MS));
+        telemetry.nested(None, None).finished(&summary);
+        telemetry.nested(None, None).finished(&CallSummary::unanswered(MS));
         let kept = calls.newest(9, |_| true);
         assert_eq!(kept.len(), 1);
         assert_eq!((&*kept[0].tool, kept[0].end.unwrap().status), ("absent", "tool_not_found"));
@@ -349,7 +375,7 @@ mod tests {
         let (calls, telemetry, _) = recorded();
         let (caller, ok) = (Caller::unknown(), CallEnd { status: Status::Ok, cause: None });
         for total in 0..=KEPT {
-            telemetry.nested(None).finished(&ended(&caller, ok, Duration::from_secs(total as u64)));
+            telemetry.nested(None, None).finished(&ended(&caller, ok, Duration::from_secs(total as u64)));
         }
         let kept = calls.newest(usize::MAX, |_| true);
         let total = |call: &RecentCall| call.end.unwrap().total.as_secs();

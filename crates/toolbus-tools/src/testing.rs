@@ -22,6 +22,7 @@ pub(crate) fn call(tool: &Tool, arguments: Value) -> ToolCall {
         limit: Duration::from_secs(30),
         cancelled: CancellationToken::new(),
         trace: None,
+        number: None,
         room: None,
         turns: toolbus_core::Turns::default(),
         progress: None,

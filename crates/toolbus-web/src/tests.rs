@@ -61,6 +61,7 @@ async fn call_for(tool: &Tool, arguments: Value, time: Duration) -> Result<ToolO
         limit: time,
         cancelled: CancellationToken::new(),
         trace: None,
+        number: None,
         room: None,
         turns: toolbus_core::Turns::default(),
         progress: None,

@@ -192,6 +192,7 @@ impl SkillHandler {
             deadline: None,
             cancelled: CancellationToken::new(),
             trace: asked.envelope.trace.clone(),
+            around: None,
             progress: None,
             idempotency_key: Some(id),
         };

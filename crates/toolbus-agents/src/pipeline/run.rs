@@ -413,6 +413,7 @@ impl<'a> PipelineRun<'a> {
             deadline: Some(deadline),
             cancelled: self.call.cancelled.clone(),
             trace: self.call.trace.clone(),
+            around: self.call.number,
             progress: None,
             idempotency_key,
         };

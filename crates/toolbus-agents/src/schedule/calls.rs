@@ -152,6 +152,7 @@ impl ScheduledCalls {
             deadline: None,
             cancelled: CancellationToken::new(),
             trace: None,
+            around: None,
             progress: None,
             idempotency_key: Some(key),
         };

@@ -122,6 +122,7 @@ fn call(caller: Caller) -> ToolCall {
         limit: LIMIT,
         cancelled: CancellationToken::new(),
         trace: None,
+        number: None,
         room: None,
         turns: toolbus_core::Turns::default(),
         progress: None,

@@ -40,6 +40,8 @@ pub struct InnerCall {
     pub cancelled: CancellationToken,
     /// The trace that it belongs to.
     pub trace: Option<TraceContext>,
+    /// [`ToolCall::number`](crate::tool::ToolCall::number) of the call around it; absent: there is none.
+    pub around: Option<u64>,
     /// Takes the tool's reports of progress.
     pub progress: Option<ProgressSink>,
     /// From a tool: [`ToolCall::idempotency_key`](crate::tool::ToolCall::idempotency_key) of the call around it, if that makes
@@ -96,7 +98,7 @@ impl Invoker for Dispatcher {
 
 impl Dispatcher {
     async fn run_within(&self, inner: InnerCall) -> Result<ToolOutput, ToolFailure> {
-        let span = self.parts.telemetry.nested(inner.trace.as_ref());
+        let span = self.parts.telemetry.nested(inner.trace.as_ref(), inner.around);
         let origin = inner.origin;
         let mut call = Call::within(&self.parts, inner, span);
         let (end, outcome, result) = match self.run_contained(&mut call).await {
@@ -125,7 +127,7 @@ impl Dispatcher {
 
     /// Runs a call that its client may make again: as a request of the bus, whose answer is recorded, but goes to the client.
     async fn run_identified(&self, inner: InnerCall) -> Result<ToolOutput, ToolFailure> {
-        let span = self.parts.telemetry.nested(inner.trace.as_ref());
+        let span = self.parts.telemetry.nested(inner.trace.as_ref(), inner.around);
         let given_up = inner.cancelled.clone();
         let (client, reply) = oneshot::channel();
         let mut call = Call::within(&self.parts, inner, span);

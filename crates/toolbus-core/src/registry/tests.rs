@@ -52,6 +52,7 @@ async fn the_executor_that_was_registered_is_the_one_that_runs() {
         limit: std::time::Duration::ZERO,
         cancelled: tokio_util::sync::CancellationToken::new(),
         trace: None,
+        number: None,
         room: None,
         turns: crate::turns::Turns::default(),
         progress: None,

@@ -59,6 +59,7 @@ async fn calls_of_a_tool_that_failed_five_times_are_refused_until_a_trial_succee
         deadline: None,
         cancelled: Default::default(),
         trace: None,
+        around: None,
         progress: None,
         idempotency_key: None,
     };

@@ -30,6 +30,7 @@ fn call(world: &World, tool: &str, session: &str) -> InnerCall {
         deadline: None,
         cancelled: CancellationToken::new(),
         trace: None,
+        around: None,
         progress: None,
     }
 }

@@ -164,7 +164,7 @@ impl Telemetry for RecordingTelemetry {
         Box::new(RecordingSpan { recorder: Arc::clone(&self.0), sender: parent.cloned() })
     }
 
-    fn nested(&self, parent: Option<&TraceContext>) -> Box<dyn CallSpan> {
+    fn nested(&self, parent: Option<&TraceContext>, _: Option<u64>) -> Box<dyn CallSpan> {
         Box::new(RecordingSpan { recorder: Arc::clone(&self.0), sender: parent.cloned() })
     }
 

@@ -30,6 +30,7 @@ fn keyed(world: &World, tool: &str, arguments: &Value) -> InnerCall {
         deadline: None,
         cancelled: CancellationToken::new(),
         trace: None,
+        around: None,
         progress: None,
         idempotency_key: Some("k".into()),
     }

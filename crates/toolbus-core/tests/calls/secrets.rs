@@ -58,6 +58,7 @@ fn inner(how: &str, progress: Option<ProgressSink>) -> InnerCall {
         deadline: Some(Clock::SYSTEM.now() + Duration::from_secs(30)),
         cancelled: CancellationToken::new(),
         trace: None,
+        around: None,
         progress,
     }
 }

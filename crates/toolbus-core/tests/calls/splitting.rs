@@ -83,6 +83,7 @@ fn inner(world: &World, origin: InnerOrigin, key: Option<&str>) -> InnerCall {
         deadline: None,
         cancelled: CancellationToken::new(),
         trace: None,
+        around: None,
         progress: None,
     }
 }

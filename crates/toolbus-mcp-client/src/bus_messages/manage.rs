@@ -122,6 +122,7 @@ impl ManageHandler {
             deadline: Some(request.deadline(MANAGE_TIME)),
             cancelled: tokio_util::sync::CancellationToken::new(),
             trace: request.envelope.trace.clone(),
+            around: None,
             progress: None,
         };
         let result = self.invoker.invoke(inner).await;

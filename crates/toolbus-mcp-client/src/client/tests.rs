@@ -213,6 +213,7 @@ fn call() -> ToolCall {
         limit: Duration::from_secs(30),
         cancelled: CancellationToken::new(),
         trace: None,
+        number: None,
         room: None,
         turns: toolbus_core::Turns::default(),
         progress: None,

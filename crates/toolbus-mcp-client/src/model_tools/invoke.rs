@@ -59,6 +59,7 @@ impl Executor for Invoke {
             deadline: Some(call.deadline),
             cancelled: call.cancelled,
             trace: call.trace,
+            around: call.number,
             progress: call.progress,
             idempotency_key: call.idempotency_key,
         };

@@ -47,6 +47,7 @@ impl Fixture {
             limit: Duration::from_secs(30),
             cancelled: CancellationToken::new(),
             trace: None,
+            number: None,
             room: None,
             turns: toolbus_core::Turns::default(),
             progress: None,

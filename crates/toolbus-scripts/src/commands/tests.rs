@@ -67,6 +67,7 @@ async fn run_reporting(
         limit: time,
         cancelled: CancellationToken::new(),
         trace: None,
+        number: None,
         room: None,
         turns: toolbus_core::Turns::default(),
         progress,

@@ -160,6 +160,7 @@ impl ToolFixture {
             limit: time,
             cancelled: CancellationToken::new(),
             trace: None,
+            number: None,
             room: None,
             turns: toolbus_core::Turns::default(),
             progress: None,

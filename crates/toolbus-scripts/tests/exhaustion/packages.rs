@@ -75,6 +75,7 @@ async fn told(tool: &Tool, packages: &Value) -> String {
         limit: Duration::from_secs(60),
         cancelled: CancellationToken::new(),
         trace: None,
+        number: None,
         room: None,
         turns: toolbus_core::Turns::default(),
         progress: None,

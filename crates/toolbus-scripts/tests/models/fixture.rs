@@ -219,6 +219,7 @@ fn call(tool: &Tool, caller: Caller, arguments: Map<String, Value>, progress: Op
         limit: TIME,
         cancelled: CancellationToken::new(),
         trace: None,
+        number: None,
         room: None,
         turns: toolbus_core::Turns::default(),
         progress,

@@ -84,7 +84,7 @@ async fn a_call_of_a_client_goes_on_in_its_trace_and_the_tool_runs_within_it() {
     let sender = parent(SAMPLED);
     let request = McpServerOperation { request: r#""a-7""#, parent: Some(&sender), ..call() };
     let request = daemon.exporters.mcp_server().started(&request);
-    let mut inner = daemon.telemetry.nested(request.trace().as_ref());
+    let mut inner = daemon.telemetry.nested(request.trace().as_ref(), None);
     inner.executing(&tool("weather"), "call-1", &agent("ana"));
     inner.executed(&OK, Duration::from_millis(20));
     let carried = request.trace().unwrap();

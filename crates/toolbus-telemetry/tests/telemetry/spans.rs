@@ -51,7 +51,7 @@ async fn a_call_within_a_call_is_a_tool_that_runs_and_no_message() {
     let weather = tool("weather");
     for around in [SAMPLED, UNSAMPLED] {
         let around = parent(around);
-        let mut call = daemon.telemetry.nested(Some(&around));
+        let mut call = daemon.telemetry.nested(Some(&around), None);
         assert_eq!(call.trace_id(), Some(TRACE));
         assert!(call.executing(&weather, "c", &agent("ana")).is_some());
         call.executed(&OK, Duration::from_millis(20));

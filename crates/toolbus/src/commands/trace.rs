@@ -16,8 +16,8 @@ use crate::terminal::{OutputFormat, ignore_broken_pipe};
 /// Header of a table of calls.
 const HEADER: [&str; 6] = ["ARRIVED", "AGENT", "TOOL", "STATUS", "TOOK", "CALL"];
 
-/// Shows the calls of the last minutes, newest first; with an id, the steps of that call with their times, and of those
-/// that have its trace.
+/// Shows the calls of the last minutes, newest first; with an id, the steps of that call with their times, of those that
+/// have its trace, and the calls that its tool made.
 ///
 /// The daemon keeps the last thousand calls in memory, without arguments and results. The exit code is 1 if no call has
 /// the id.
@@ -120,6 +120,7 @@ fn in_steps(call: &CallTrace) -> String {
     add("message", call.message_id.as_deref());
     add("correlation", call.correlation_id.as_deref());
     add("trace", call.trace_id.as_deref());
+    add("called by", call.around.map(|around| format!("number {around}")).as_deref());
     let mut steps = Table::new();
     steps.load_style(NOTHING).set_header(["STEP", "FROM", "TOOK"]);
     for step in &call.steps {
@@ -129,7 +130,22 @@ fn in_steps(call: &CallTrace) -> String {
     if let Some(total) = call.total_ms {
         steps.add_row(["total".to_owned(), in_words(0.0), in_words(total)]);
     }
-    format!("{}\n\n{}", plain(&facts), plain(&steps))
+    let mut parts = vec![plain(&facts), plain(&steps)];
+    if !call.inner.is_empty() {
+        let mut inner = Table::new();
+        inner.load_style(NOTHING).set_header(["INNER CALL", "STATUS", "TOOK"]);
+        add_inner(&mut inner, &call.inner, 0);
+        parts.push(plain(&inner));
+    }
+    parts.join("\n\n")
+}
+
+fn add_inner(table: &mut Table, calls: &[CallTrace], depth: usize) {
+    for call in calls {
+        let took = call.total_ms.map_or_else(|| "goes on".to_owned(), in_words);
+        table.add_row([format!("{}{}", "  ".repeat(depth), one_line(&call.tool)), status(call), took]);
+        add_inner(table, &call.inner, depth + 1);
+    }
 }
 
 fn in_words(milliseconds: f64) -> String {
@@ -145,6 +161,8 @@ mod tests {
     fn call(status: &str, cause: Option<&str>, total_ms: Option<f64>) -> CallTrace {
         let step = |name: &str, from_ms, took_ms| TraceStep { name: name.to_owned(), from_ms, took_ms };
         CallTrace {
+            number: 7,
+            around: None,
             arrived: "2026-01-01T00:00:00.000Z".to_owned(),
             queue: Some("toolbus.invoke".to_owned()),
             message_id: Some("m-1".to_owned()),
@@ -159,6 +177,7 @@ mod tests {
             replayed: false,
             total_ms,
             steps: vec![step("check", 0.0, Some(0.25)), step("run", 0.25, total_ms)],
+            inner: Vec::new(),
         }
     }
 
@@ -192,6 +211,21 @@ mod tests {
         STEP   FROM     TOOK
         check  0.00 ms  0.25 ms
         run    0.25 ms  goes on
+        ");
+    }
+
+    #[test]
+    fn inner_calls_are_shown_in_the_call_that_made_them() {
+        let innermost = call("timeout", Some("expired"), Some(5.0));
+        let inner = CallTrace { inner: vec![innermost], ..call("in_flight", None, None) };
+        let outer = CallTrace { inner: vec![inner, call("ok", None, Some(1.0))], ..call("ok", None, Some(9.0)) };
+        let text = in_steps(&CallTrace { around: Some(3), ..outer });
+        assert!(text.contains("called by  number 3"), "{text}");
+        insta::assert_snapshot!(text.split_once("\n\nINNER").unwrap().1, @"
+         CALL     STATUS             TOOK
+        get_weather    in_flight          goes on
+          get_weather  timeout (expired)  5.00 ms
+        get_weather    ok                 1.00 ms
         ");
     }
 }

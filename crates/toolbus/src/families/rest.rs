@@ -192,6 +192,7 @@ mod tests {
             limit: Duration::from_secs(30),
             cancelled: CancellationToken::new(),
             trace: None,
+            number: None,
             room: None,
             turns: toolbus_core::Turns::default(),
             progress: None,

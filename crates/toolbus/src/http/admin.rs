@@ -51,9 +51,6 @@ const MAX_SHOWN: usize = 64;
 /// Agents, and tools, that the status names as the busiest.
 const MAX_BUSIEST: usize = 5;
 
-/// Calls that one answer has at most.
-const MAX_RECENT: usize = 200;
-
 /// Reloads that may wait for their turn.
 const MAX_RELOADS: usize = 8;
 
@@ -188,8 +185,7 @@ impl Admin {
     /// Returns the newest calls that are meant.
     #[must_use]
     pub fn recent(&self, query: &RecentQuery) -> RecentFound {
-        let limit = query.limit.unwrap_or(MAX_RECENT).min(MAX_RECENT);
-        RecentFound { calls: self.recent.newest(limit, |call| query.means(call)).iter().map(Into::into).collect() }
+        query.find(&self.recent)
     }
 
     /// Returns the switches that are off.

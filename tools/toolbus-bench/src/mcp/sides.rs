@@ -99,6 +99,7 @@ impl McpSides {
             limit: REPLY_TIME,
             cancelled: CancellationToken::new(),
             trace: None,
+            number: None,
             room: None,
             turns: toolbus_core::Turns::default(),
             progress: None,

@@ -176,6 +176,7 @@ pub(super) async fn call(tool: &ScriptTool) -> Result<(), MeasureError> {
         limit: 2 * TIME,
         cancelled: CancellationToken::new(),
         trace: None,
+        number: None,
         room: None,
         turns: toolbus_core::Turns::default(),
         progress: None,

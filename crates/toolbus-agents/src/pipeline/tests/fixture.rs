@@ -72,6 +72,7 @@ impl Fixture {
             deadline: Some(Clock::SYSTEM.now() + time),
             cancelled: CancellationToken::new(),
             trace: None,
+            around: None,
             progress,
             idempotency_key: None,
         };

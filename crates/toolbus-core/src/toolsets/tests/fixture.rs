@@ -175,6 +175,7 @@ impl World {
             limit: Duration::from_secs(30),
             cancelled: CancellationToken::new(),
             trace: None,
+            number: None,
             room: None,
             turns: crate::turns::Turns::default(),
             progress: None,

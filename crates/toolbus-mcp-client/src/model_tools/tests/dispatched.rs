@@ -91,6 +91,7 @@ async fn told(dispatcher: &Dispatcher, caller: &Caller, arguments: Value) -> Str
         deadline: Some(Instant::now() + Duration::from_secs(60)),
         cancelled: CancellationToken::new(),
         trace: None,
+        around: None,
         progress: None,
     };
     match dispatcher.invoke(call).await {

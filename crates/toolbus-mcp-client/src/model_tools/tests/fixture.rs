@@ -116,6 +116,7 @@ pub(super) fn call(caller: &Caller, tool: &str, arguments: Value) -> ToolCall {
         limit: Duration::from_secs(30),
         cancelled: CancellationToken::new(),
         trace: None,
+        number: None,
         room: None,
         turns: toolbus_core::Turns::default(),
         progress: None,

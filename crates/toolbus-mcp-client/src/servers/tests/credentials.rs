@@ -84,6 +84,7 @@ impl Fixture {
             limit: Duration::from_secs(60),
             cancelled: CancellationToken::new(),
             trace: None,
+            number: None,
             room: None,
             turns: toolbus_core::Turns::default(),
             progress: None,

@@ -125,6 +125,7 @@ impl Fixture {
             limit: deadline.saturating_duration_since(Instant::now()),
             cancelled: CancellationToken::new(),
             trace: None,
+            number: None,
             room: None,
             turns: toolbus_core::Turns::default(),
             progress: None,

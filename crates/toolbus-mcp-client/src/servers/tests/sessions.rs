@@ -52,6 +52,7 @@ impl Desk {
             limit: Duration::from_secs(60),
             cancelled: CancellationToken::new(),
             trace: None,
+            number: None,
             room: None,
             turns: toolbus_core::Turns::default(),
             progress: None,

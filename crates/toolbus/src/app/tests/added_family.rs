@@ -71,6 +71,7 @@ async fn greeted(app: &App) -> Result<ToolOutput, ToolFailure> {
         deadline: None,
         cancelled: CancellationToken::new(),
         trace: None,
+        around: None,
         progress: None,
         idempotency_key: None,
     };

@@ -81,6 +81,7 @@ impl OperatorCalls {
             deadline: timeout_ms.and_then(|timeout| Clock::SYSTEM.now().checked_add(Duration::from_millis(timeout))),
             cancelled: CancellationToken::new(),
             trace: None,
+            around: None,
             progress: None,
             idempotency_key: None,
         };

@@ -1,14 +1,22 @@
 //! Recent calls, as the admin API tells of them.
 
+use std::collections::{HashMap, HashSet};
 use std::time::{Duration, SystemTime};
 
 use serde::{Deserialize, Serialize};
-use toolbus_telemetry::{RecentCall, RecentStep};
+use toolbus_telemetry::{RecentCall, RecentCalls, RecentStep};
 
 /// Status of a call that runs.
 const IN_FLIGHT: &str = "in_flight";
 /// Stands for every status of a call that has no result, or a bad one.
 const FAILED: &str = "failed";
+
+/// Most calls of an answer.
+const MAX_FOUND: usize = 200;
+/// Most inner calls of an answer.
+pub const MAX_INNER: usize = 200;
+/// How deep inner calls are shown in each other.
+const MAX_DEPTH: usize = 16;
 
 /// Which calls are meant: those that have everything that is given.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -16,6 +24,8 @@ const FAILED: &str = "failed";
 pub struct RecentQuery {
     /// Id of the call, of its message, or of its trace; or its correlation id.
     pub id: Option<String>,
+    /// Number of the call.
+    pub number: Option<u64>,
     /// Name of the caller.
     pub agent: Option<String>,
     /// Name of the tool.
@@ -29,7 +39,25 @@ pub struct RecentQuery {
 }
 
 impl RecentQuery {
-    pub(super) fn means(&self, call: &RecentCall) -> bool {
+    /// The newest calls that are meant. If an id or a number is given, they have their inner calls, which are listed in
+    /// no other place.
+    pub(super) fn find(&self, recent: &RecentCalls) -> RecentFound {
+        let limit = self.limit.unwrap_or(MAX_FOUND).min(MAX_FOUND);
+        if self.id.is_none() && self.number.is_none() {
+            return RecentFound {
+                calls: recent.newest(limit, |call| self.means(call)).iter().map(Into::into).collect(),
+            };
+        }
+        let kept = recent.newest(usize::MAX, |_| true);
+        let meant: HashSet<u64> = kept.iter().filter(|call| self.means(call)).map(|call| call.number).collect();
+        let is_outermost = |call: &RecentCall| call.around.is_none_or(|around| !meant.contains(&around));
+        let found = kept.iter().filter(|call| meant.contains(&call.number) && is_outermost(call)).take(limit);
+        let mut inner = InnerCalls::of(&kept);
+        let calls = found.map(|call| CallTrace { inner: inner.take(call.number, MAX_DEPTH), ..call.into() }).collect();
+        RecentFound { calls }
+    }
+
+    fn means(&self, call: &RecentCall) -> bool {
         let status = call.end.map_or(IN_FLIGHT, |end| end.status);
         let has = |wanted: &Option<String>, own: &str| wanted.as_deref().is_none_or(|wanted| wanted == own);
         let is_status = match self.status.as_deref() {
@@ -38,8 +66,9 @@ impl RecentQuery {
         };
         let is_slow =
             self.slower_ms.is_none_or(|least| call.end.is_some_and(|end| end.total >= Duration::from_millis(least)));
+        let has_number = self.number.is_none_or(|number| number == call.number);
         let has_id = self.id.as_deref().is_none_or(|id| call.has_id(id));
-        is_status && is_slow && has_id && has(&self.agent, &call.caller) && has(&self.tool, &call.tool)
+        is_status && is_slow && has_number && has_id && has(&self.agent, &call.caller) && has(&self.tool, &call.tool)
     }
 }
 
@@ -54,6 +83,10 @@ pub struct RecentFound {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct CallTrace {
+    /// Number of the call among those since the daemon's start.
+    pub number: u64,
+    /// Number of the call whose tool made this one; absent if none did.
+    pub around: Option<u64>,
     /// When its request arrived, as RFC 3339 has it.
     pub arrived: String,
     /// The queue that the request came from; absent for a call that no message brought.
@@ -82,6 +115,41 @@ pub struct CallTrace {
     pub total_ms: Option<f64>,
     /// The parts of its time, in order.
     pub steps: Vec<TraceStep>,
+    /// Calls that its tool made, oldest first, 200 at most in an answer; only of a call that is asked for by id or number.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub inner: Vec<CallTrace>,
+}
+
+/// Recent calls by the call around them.
+struct InnerCalls<'a> {
+    by_number: HashMap<u64, Vec<&'a RecentCall>>,
+    /// How many more are shown.
+    left: usize,
+}
+
+impl<'a> InnerCalls<'a> {
+    /// Of calls that are newest first.
+    fn of(kept: &'a [RecentCall]) -> Self {
+        let mut by_number = HashMap::<u64, Vec<_>>::new();
+        for call in kept.iter().rev() {
+            if let Some(around) = call.around {
+                by_number.entry(around).or_default().push(call);
+            }
+        }
+        Self { by_number, left: MAX_INNER }
+    }
+
+    /// The calls within the call of this number, with those within them.
+    fn take(&mut self, number: u64, depth: usize) -> Vec<CallTrace> {
+        let Some(depth) = depth.checked_sub(1) else { return Vec::new() };
+        let mut shown = Vec::new();
+        for call in self.by_number.remove(&number).unwrap_or_default() {
+            let Some(left) = self.left.checked_sub(1) else { break };
+            self.left = left;
+            shown.push(CallTrace { inner: self.take(call.number, depth), ..call.into() });
+        }
+        shown
+    }
 }
 
 /// A part of a call's time.
@@ -101,6 +169,8 @@ impl From<&RecentCall> for CallTrace {
         let text = |id: &Option<Box<str>>| id.as_deref().map(str::to_owned);
         let end = call.end;
         Self {
+            number: call.number,
+            around: call.around,
             arrived: in_rfc3339(call.arrived),
             queue: call.queue.as_deref().map(str::to_owned),
             message_id: text(&call.message_id),
@@ -115,6 +185,7 @@ impl From<&RecentCall> for CallTrace {
             replayed: end.is_some_and(|end| end.replayed),
             total_ms: end.map(|end| in_ms(end.total)),
             steps: call.steps.iter().map(Into::into).collect(),
+            inner: Vec::new(),
         }
     }
 }
@@ -133,4 +204,82 @@ pub(super) fn in_rfc3339(time: SystemTime) -> String {
 /// Milliseconds, to a thousandth.
 fn in_ms(time: Duration) -> f64 {
     (time.as_secs_f64() * 1_000_000.0).round() / 1_000.0
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use toolbus_core::Clock;
+    use toolbus_core::caller::Caller;
+    use toolbus_core::events::Discard;
+    use toolbus_core::telemetry::{CallSpan, CallSummary};
+
+    use super::*;
+
+    fn ended(span: Box<dyn CallSpan>, requested: &str, call_id: &str) -> Option<u64> {
+        let (number, caller) = (span.number(), Caller::unknown());
+        let unanswered = CallSummary::unanswered(Duration::ZERO);
+        span.finished(&CallSummary { caller: Some(&caller), requested, call_id, ..unanswered });
+        number
+    }
+
+    fn names(calls: &[CallTrace]) -> Vec<String> {
+        let name = |call: &CallTrace| match &*call.inner {
+            [] => call.tool.clone(),
+            inner => format!("{} {:?}", call.tool, names(inner)),
+        };
+        calls.iter().map(name).collect()
+    }
+
+    #[test]
+    fn inner_calls_are_found_in_the_call_that_made_them_or_by_their_number() {
+        let recent = RecentCalls::default();
+        let telemetry = recent.recording(Arc::new(Discard), Clock::manual());
+        let outer = ended(telemetry.nested(None, None), "pipeline", "c-1");
+        let inner = ended(telemetry.nested(None, outer), "invoke", "c-1");
+        ended(telemetry.nested(None, inner), "add", "c-1");
+        ended(telemetry.nested(None, outer), "echo", "c-1");
+        let find = |id: Option<&str>, number| {
+            let id = id.map(str::to_owned);
+            names(&RecentQuery { id, number, ..RecentQuery::default() }.find(&recent).calls)
+        };
+        assert_eq!(find(Some("c-1"), None), [r#"pipeline ["invoke [\"add\"]", "echo"]"#]);
+        assert_eq!(find(Some("c-1"), inner), [r#"invoke ["add"]"#]);
+        assert_eq!(find(Some("c-2"), inner), [""; 0]);
+        assert_eq!(find(None, None), ["echo", "add", "invoke", "pipeline"]);
+    }
+
+    #[test]
+    fn an_inner_call_stands_alone_once_the_one_around_it_is_forgotten() {
+        let recent = RecentCalls::default();
+        let telemetry = recent.recording(Arc::new(Discard), Clock::manual());
+        ended(telemetry.nested(None, Some(9)), "echo", "c-1");
+        let query = RecentQuery { id: Some("c-1".to_owned()), ..RecentQuery::default() };
+        assert_eq!(names(&query.find(&recent).calls), ["echo"]);
+    }
+
+    #[test]
+    fn inner_calls_are_bounded_in_number_and_depth() {
+        let recent = RecentCalls::default();
+        let telemetry = recent.recording(Arc::new(Discard), Clock::manual());
+        let depth = |trace: &CallTrace| {
+            let mut calls = (&trace.inner, 0);
+            while let Some(call) = calls.0.first() {
+                calls = (&call.inner, calls.1 + 1);
+            }
+            calls.1
+        };
+        let mut deepest = None;
+        for _ in 0..30 {
+            deepest = ended(telemetry.nested(None, deepest), "deep", "c-1");
+        }
+        let wide = ended(telemetry.nested(None, None), "wide", "c-2");
+        for _ in 0..300 {
+            ended(telemetry.nested(None, wide), "echo", "c-2");
+        }
+        let find = |id: &str| RecentQuery { id: Some(id.to_owned()), ..RecentQuery::default() }.find(&recent).calls;
+        assert_eq!(depth(&find("c-1")[0]), MAX_DEPTH);
+        assert_eq!(find("c-2")[0].inner.len(), MAX_INNER);
+    }
 }

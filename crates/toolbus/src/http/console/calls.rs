@@ -10,7 +10,7 @@ use serde::Deserialize;
 use super::access::Fields;
 use super::page::{PageWriter, Status, duration, explain_path, given, query, tool_path, url_encoded};
 use super::{ByOperator, PATH};
-use crate::http::admin::recent::{CallTrace, RecentQuery, TraceStep};
+use crate::http::admin::recent::{CallTrace, MAX_INNER, RecentQuery, TraceStep};
 
 /// Filters of the list, as they are in its address. An empty one filters nothing.
 #[derive(Debug, Default, Deserialize)]
@@ -27,6 +27,7 @@ impl CallFilter {
     fn query(&self) -> RecentQuery {
         RecentQuery {
             id: given(&self.id),
+            number: None,
             agent: given(&self.agent),
             tool: given(&self.tool),
             status: given(&self.status),
@@ -86,10 +87,11 @@ const STATUSES: [(&str, &str); 9] = [
 const REFUSALS: [&str; 5] = ["tool_not_found", "invalid_arguments", "not_allowed", "rate_limited", "overloaded"];
 
 fn row(pages: &PageWriter, call: &CallTrace) -> Markup {
-    let id = id_of(call);
+    // An inner call has the id of the one around it.
+    let row = call.around.map_or_else(|| id_of(call).to_owned(), |_| format!("{} {}", id_of(call), call.number));
     html! {
-        tr data-id=(id) {
-            td { a href=(format!("{PATH}/calls/{}", url_encoded(id))) { (time(&call.arrived)) } }
+        tr data-id=(row) {
+            td { a href=(call_path(call)) { (time(&call.arrived)) } }
             td { (pages.link("agents", &call.agent)) }
             td { (pages.link("tools", &call.tool)) }
             td { (outcome(call)) }
@@ -103,6 +105,12 @@ fn row(pages: &PageWriter, call: &CallTrace) -> Markup {
 fn id_of(call: &CallTrace) -> &str {
     let ids = [&call.message_id, &call.call_id, &call.trace_id, &call.correlation_id];
     ids.into_iter().flatten().next().map_or("", String::as_str)
+}
+
+/// The address of a call's page: inner calls have the ids of the one around them, and a number besides.
+fn call_path(call: &CallTrace) -> String {
+    let number = call.around.map(|_| call.number.to_string()).unwrap_or_default();
+    format!("{PATH}/calls/{}{}", url_encoded(id_of(call)), query([("number", &*number)]))
 }
 
 /// Time of the day, with the whole time for scripts and when it is pointed at.
@@ -131,8 +139,18 @@ fn took(call: &CallTrace, step: &str) -> String {
     step.and_then(|step| step.took_ms).map(duration).unwrap_or_default()
 }
 
-pub(super) async fn one(pages: PageWriter, Path(id): Path<String>) -> Response {
-    let mut found = pages.admin().recent(&RecentQuery { id: Some(id.clone()), ..RecentQuery::default() }).calls;
+/// Which of the calls with an id is meant.
+#[derive(Deserialize)]
+pub(super) struct CallNumber {
+    number: Option<u64>,
+}
+
+pub(super) async fn one(
+    pages: PageWriter,
+    Path(id): Path<String>,
+    Query(CallNumber { number }): Query<CallNumber>,
+) -> Response {
+    let mut found = pages.admin().recent(&RecentQuery { id: Some(id.clone()), number, ..RecentQuery::default() }).calls;
     // Callers choose ids: one that a later call repeats leads to the call that the lists mean by it.
     found.sort_by_key(|call| id_of(call) != id);
     let Some((call, others)) = found.split_first() else {
@@ -147,6 +165,7 @@ pub(super) async fn one(pages: PageWriter, Path(id): Path<String>) -> Response {
         dl #facts data-part {
             (fact("Tool", Some(pages.link("tools", &call.tool))))
             (fact("Source", call.source.as_deref().map(|source| pages.text(source))))
+            (fact("Called by", call.around.map(|around| outer(&pages, around))))
             (fact("Agent", Some(pages.link("agents", &call.agent))))
             (fact("Outcome", Some(outcome(call))))
             (fact("Arrived", Some(time(&call.arrived))))
@@ -169,12 +188,48 @@ pub(super) async fn one(pages: PageWriter, Path(id): Path<String>) -> Response {
         }
         h2 { "Where its time went" }
         (waterfall(call))
+        div #inner data-part {
+            @if !call.inner.is_empty() {
+                h2 { "Calls that its tool made" }
+                (tree(&pages, &call.inner))
+                @if count(&call.inner) >= MAX_INNER { p.hint { "The first " (MAX_INNER) " are shown." } }
+            }
+        }
         @if !others.is_empty() {
             h2 { "Others with this id" }
             table { tbody { @for other in others { (row(&pages, other)) } } }
         }
     };
     pages.page("/calls", "A call", call.total_ms.is_none(), &main)
+}
+
+/// The call around an inner one.
+fn outer(pages: &PageWriter, number: u64) -> Markup {
+    let found = pages.admin().recent(&RecentQuery { number: Some(number), ..RecentQuery::default() }).calls;
+    html! {
+        @match found.first() {
+            Some(call) => { a.name href=(call_path(call)) { (pages.text(&call.tool)) } }
+            None => { "a call that is no longer kept" }
+        }
+    }
+}
+
+fn tree(pages: &PageWriter, calls: &[CallTrace]) -> Markup {
+    html! {
+        ul.tree {
+            @for call in calls {
+                li {
+                    a.name href=(call_path(call)) { (pages.text(&call.tool)) } " " (outcome(call)) " "
+                    span.dim { (call.total_ms.map_or_else(|| "goes on".to_owned(), duration)) }
+                    @if !call.inner.is_empty() { (tree(pages, &call.inner)) }
+                }
+            }
+        }
+    }
+}
+
+fn count(calls: &[CallTrace]) -> usize {
+    calls.iter().map(|call| 1 + count(&call.inner)).sum()
 }
 
 pub(super) async fn cancel(
