@@ -1,24 +1,25 @@
-/** The page of a call: calls that its tool made. */
+/** The page of a call: calls that its tool made, arguments and result. */
 
 import assert from "node:assert/strict";
 import path from "node:path";
 import { after, before, test } from "node:test";
-import { Daemon, Visitors } from "./support.mjs";
+import { ADMIN, Daemon, Visitors } from "./support.mjs";
 
-let daemon, visitors;
+let daemon, unkept, visitors;
 
 before(async () => {
   const more = `
 [pipelines]
 [mcp.servers.notes]
 command = "${process.execPath}"
-args = ["${path.join(import.meta.dirname, "mcp_server.mjs")}", '["Keeps notes", "Notes", "1.4"]']
+args = ["${path.join(import.meta.dirname, "mcp_server.mjs")}", '["Keeps ${ADMIN}", "Notes", "1.4"]']
 `;
-  [daemon, visitors] = await Promise.all([Daemon.start({ more }), Visitors.start()]);
+  const http = 'console_payloads = "redacted"';
+  [daemon, unkept, visitors] = await Promise.all([Daemon.start({ more, http }), Daemon.start(), Visitors.start()]);
 });
 after(async () => {
   await visitors?.close();
-  await daemon?.close();
+  await Promise.all([daemon?.close(), unkept?.close()]);
 });
 
 /** Runs a pipeline with these steps, each as `[tool, arguments]`. */
@@ -45,4 +46,42 @@ test("the page of a pipeline has its calls as a tree, and each leads to its page
   }
   await page.waitForURL("**/console/calls/outer");
   assert.equal(await page.locator("#facts dt", { hasText: "Called by" }).count(), 0);
+});
+
+test("arguments and results are not kept unless the configuration says so", async () => {
+  await unkept.call("ana", "echo", { text: "confidential" }, { id: "unkept" });
+  const page = await visitors.visitor(unkept, { path: "/calls/unkept" });
+  await page.locator("#payloads").getByText("http.console_payloads").waitFor();
+  assert.ok(!(await page.content()).includes("confidential"));
+});
+
+test("arguments are shown as JSON and results as text, without secrets, and markup does nothing", async () => {
+  const markup = "<img src=x onerror=alert(1)></pre><script>alert(2)</script>";
+  const text = `${markup} ${ADMIN}`;
+  assert.equal((await daemon.call("ana", "echo", { text }, { id: "kept" })).isError, false);
+  const page = await visitors.visitor(daemon, { path: "/calls/kept" });
+  const clean = `${markup} [redacted]`;
+  for (const [name, shown] of [["Arguments", JSON.stringify({ text: clean }, null, 2)], ["Result", clean]]) {
+    const block = page.locator("#payloads details", { has: page.getByText(name, { exact: true }) });
+    assert.equal(await block.locator("pre").isVisible(), false);
+    await block.locator("summary").click();
+    assert.equal(await block.locator("pre").innerText(), shown);
+  }
+  assert.equal(await page.locator("#payloads :is(img, script)").count(), 0);
+  assert.deepEqual(page.problems, []);
+  assert.ok(!(await page.content()).includes(ADMIN));
+});
+
+test("a secret that a tool returns is not shown, and the API has no payloads", async () => {
+  const call = { server_name: "notes", tool_name: "tool_0" };
+  await daemon.call("ana", "mcp_invoke_tool", call, { id: "leaked" });
+  const page = await visitors.visitor(daemon, { path: "/calls/leaked" });
+  await page.locator("#inner").getByRole("link", { name: "tool_0" }).click();
+  await page.locator("#facts dt", { hasText: "Called by" }).waitFor();
+  await page.getByText("Result", { exact: true }).click();
+  await page.locator("#payloads pre").getByText("Keeps [redacted]").waitFor();
+  assert.ok(!(await page.content()).includes(ADMIN));
+  const headers = { authorization: `Bearer ${ADMIN}` };
+  const answer = await fetch(`${daemon.url}/v1/calls?id=leaked`, { headers }).then((response) => response.text());
+  assert.ok(answer.includes("tool_0") && !answer.includes("Keeps") && !answer.includes("server_name"), answer);
 });

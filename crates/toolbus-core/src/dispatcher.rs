@@ -323,6 +323,7 @@ impl Dispatcher {
 
     /// Steps 4 to 11: from a decoded request to a result, or to the first step that refuses.
     async fn run(&self, call: &mut Call) -> Result<ToolOutput, Abort> {
+        call.span.requested(call.request.arguments.as_deref());
         let mut result = self.attempt(call).await;
         // 11. shape
         let redactor = &self.parts.settings.redactor;
@@ -333,6 +334,11 @@ impl Dispatcher {
                 }
             }
             Err(Abort::Failed(failure) | Abort::Ignored(failure)) => failure.redact(redactor),
+            Err(Abort::Requeued | Abort::Known(_)) => {}
+        }
+        match &result {
+            Ok(output) => call.span.shaped(Ok(output)),
+            Err(Abort::Failed(failure) | Abort::Ignored(failure)) => call.span.shaped(Err(failure)),
             Err(Abort::Requeued | Abort::Known(_)) => {}
         }
         result

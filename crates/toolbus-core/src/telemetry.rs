@@ -8,9 +8,9 @@ use toolbus_protocol::TraceContext;
 use crate::bus::Delivery;
 use crate::caller::Caller;
 use crate::events::Discard;
-use crate::failure::{Cause, Status};
+use crate::failure::{Cause, Status, ToolFailure};
 pub use crate::load::{BusyTool, Load};
-use crate::tool::ToolDescriptor;
+use crate::tool::{ToolDescriptor, ToolOutput};
 
 /// Receives what happens. Implementations neither block nor fail.
 pub trait Telemetry: Send + Sync + 'static {
@@ -41,6 +41,12 @@ pub trait CallSpan: Send + Sync {
     fn number(&self) -> Option<u64> {
         None
     }
+
+    /// The call begins with these arguments, as its caller wrote them; absent: none.
+    fn requested(&mut self, _arguments: Option<&str>) {}
+
+    /// The call has a result, or none for this reason; secrets are removed from both.
+    fn shaped(&mut self, _result: Result<&ToolOutput, &ToolFailure>) {}
 
     /// The tool is about to run. Returns the context that its own requests carry onwards.
     fn executing(&mut self, tool: &ToolDescriptor, call_id: &str, caller: &Caller) -> Option<TraceContext>;

@@ -46,7 +46,7 @@ pub use exporters::{ExportTarget, Exporters, NotFlushed, SIGNALS, TelemetryError
 pub use mcp_client::{McpClientRecorder, McpServerCounts};
 pub use mcp_server::McpServerRecorder;
 pub use quarantine::QuarantinedTools;
-pub use recent::{RecentCall, RecentCalls, RecentEnd, RecentStep};
+pub use recent::{RecentCall, RecentCalls, RecentEnd, RecentPayload, RecentStep};
 pub use remote::RemoteSetCounts;
 pub use scrape::{CallSeries, CallTotals, MetricsText};
 pub use scripts::{ScriptLoad, ScriptRecorder};

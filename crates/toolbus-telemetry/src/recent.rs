@@ -9,15 +9,24 @@ use parking_lot::Mutex;
 use toolbus_core::Clock;
 use toolbus_core::bus::Delivery;
 use toolbus_core::caller::Caller;
-use toolbus_core::failure::error_type;
+use toolbus_core::failure::{ToolFailure, error_type};
+use toolbus_core::redact::Redactor;
 use toolbus_core::telemetry::{CallEnd, CallSpan, CallSummary, DeadReason, LedgerEvent, Telemetry};
-use toolbus_core::tool::ToolDescriptor;
+use toolbus_core::tool::{ToolDescriptor, ToolOutput};
 use toolbus_protocol::{MAX_SHORT_STRING, TraceContext, bounded};
 
 /// Calls that are kept. With ids and names of the greatest length they take less than 3 MiB.
 const KEPT: usize = 1_000;
 /// Steps of a call that are kept.
 const MAX_STEPS: usize = 16;
+/// Bytes that are kept of the arguments of a call, and of its result.
+const MAX_PAYLOAD: usize = 4 * 1024;
+/// Bytes of arguments in which secrets are looked for: a secret that begins within what is kept has its end here, or so
+/// much of it that it is known, in whichever way it is encoded.
+const MAX_SEARCHED: usize = 64 * 1024;
+
+// All payloads together.
+const _: () = assert!(KEPT * 2 * MAX_PAYLOAD <= 8 * 1024 * 1024);
 
 /// The calls that began to run, or ended without that, last; the oldest go first. Clones share them.
 #[derive(Clone, Default)]
@@ -59,6 +68,21 @@ pub struct RecentCall {
     pub end: Option<RecentEnd>,
     /// The parts of its time that are known, in order.
     pub steps: Vec<RecentStep>,
+    /// Its arguments as its caller wrote them, where payloads are kept.
+    pub arguments: Option<Arc<RecentPayload>>,
+    /// Text of its result, or of its failure, where payloads are kept.
+    pub result: Option<Arc<RecentPayload>>,
+}
+
+/// Arguments or result of a call, without secrets.
+#[derive(Debug, PartialEq, Eq)]
+pub struct RecentPayload {
+    /// Beginning of the text, at most 4 KiB.
+    pub text: Box<str>,
+    /// Bytes of the whole text.
+    pub size: usize,
+    /// Whether the text goes on behind its beginning.
+    pub is_cut: bool,
 }
 
 /// End of a call.
@@ -87,10 +111,11 @@ pub struct RecentStep {
 }
 
 impl RecentCalls {
-    /// Keeps the calls that are reported, and passes everything on.
+    /// Keeps the calls that are reported, and passes everything on. With `payloads`, which removes secrets from them, the
+    /// beginnings of arguments and results are kept, too.
     #[must_use]
-    pub fn recording(&self, inner: Arc<dyn Telemetry>, clock: Clock) -> Arc<dyn Telemetry> {
-        Arc::new(RecentRecorder { calls: self.clone(), inner, clock })
+    pub fn recording(&self, inner: Arc<dyn Telemetry>, clock: Clock, payloads: Option<Redactor>) -> Arc<dyn Telemetry> {
+        Arc::new(RecentRecorder { calls: self.clone(), inner, clock, payloads })
     }
 
     /// The newest calls that `is_wanted`, newest first, `limit` at most.
@@ -109,6 +134,37 @@ impl RecentCalls {
     }
 }
 
+impl RecentPayload {
+    /// The beginning of a text that may have secrets.
+    fn redacted(text: &str, redactor: &Redactor) -> Arc<Self> {
+        let searched = text.get(..text.floor_char_boundary(MAX_SEARCHED)).unwrap_or_default();
+        Self::new(&redactor.beginning(searched, MAX_PAYLOAD), text.len())
+    }
+
+    /// The beginning of a text of so many bytes.
+    fn new(text: &str, size: usize) -> Arc<Self> {
+        let beginning = text.get(..text.floor_char_boundary(MAX_PAYLOAD)).unwrap_or_default();
+        let is_cut = beginning.len() < text.len() || size > MAX_PAYLOAD;
+        Arc::new(Self { text: beginning.into(), size, is_cut })
+    }
+
+    /// The text of a result, which has no secrets.
+    fn of_output(output: &ToolOutput) -> Arc<Self> {
+        if let Some(content) = &output.content {
+            return Self::new(content, content.len());
+        }
+        let texts = || output.blocks.iter().filter_map(|block| block.text.as_deref());
+        let mut beginning = String::new();
+        for text in texts() {
+            if beginning.len() > MAX_PAYLOAD {
+                break;
+            }
+            beginning.extend([text.get(..text.floor_char_boundary(MAX_PAYLOAD)).unwrap_or_default(), "\n"]);
+        }
+        Self::new(beginning.trim_end(), texts().map(str::len).sum())
+    }
+}
+
 impl RecentCall {
     /// Whether `id` is one of the ids of this call.
     #[must_use]
@@ -124,6 +180,8 @@ struct RecentRecorder {
     calls: RecentCalls,
     inner: Arc<dyn Telemetry>,
     clock: Clock,
+    /// Removes secrets from payloads; `None`: payloads are not kept.
+    payloads: Option<Redactor>,
 }
 
 impl RecentRecorder {
@@ -150,9 +208,19 @@ impl RecentRecorder {
             source: None,
             end: None,
             steps: vec![RecentStep { name: "check", from: Duration::ZERO, took: None }],
+            arguments: None,
+            result: None,
         };
-        let (calls, clock) = (self.calls.clone(), self.clock);
-        Box::new(RecentSpan { calls, inner, clock, arrived, number, is_kept: false, call: Arc::new(Mutex::new(call)) })
+        Box::new(RecentSpan {
+            calls: self.calls.clone(),
+            inner,
+            clock: self.clock,
+            payloads: self.payloads.clone(),
+            arrived,
+            number,
+            is_kept: false,
+            call: Arc::new(Mutex::new(call)),
+        })
     }
 }
 
@@ -182,6 +250,7 @@ struct RecentSpan {
     calls: RecentCalls,
     inner: Box<dyn CallSpan>,
     clock: Clock,
+    payloads: Option<Redactor>,
     arrived: Instant,
     number: u64,
     /// Whether the call is among those that are kept.
@@ -214,6 +283,23 @@ impl CallSpan for RecentSpan {
 
     fn number(&self) -> Option<u64> {
         Some(self.number)
+    }
+
+    fn requested(&mut self, arguments: Option<&str>) {
+        if let (Some(redactor), Some(arguments)) = (&self.payloads, arguments) {
+            let kept = RecentPayload::redacted(arguments, redactor);
+            self.call.lock().arguments = Some(kept);
+        }
+    }
+
+    fn shaped(&mut self, result: Result<&ToolOutput, &ToolFailure>) {
+        if self.payloads.is_some() {
+            let kept = match result {
+                Ok(output) => RecentPayload::of_output(output),
+                Err(failure) => RecentPayload::new(&failure.message, failure.message.len()),
+            };
+            self.call.lock().result = Some(kept);
+        }
     }
 
     fn executing(&mut self, tool: &ToolDescriptor, call_id: &str, caller: &Caller) -> Option<TraceContext> {
@@ -307,7 +393,8 @@ fn short_name(name: &Arc<str>) -> Arc<str> {
 mod tests {
     use toolbus_core::events::Discard;
     use toolbus_core::failure::{Cause, Status};
-    use toolbus_protocol::Code;
+    use toolbus_core::secret::Secret;
+    use toolbus_protocol::{Code, ContentBlock};
 
     use super::*;
 
@@ -315,7 +402,24 @@ mod tests {
 
     fn recorded() -> (RecentCalls, Arc<dyn Telemetry>, Clock) {
         let (calls, clock) = (RecentCalls::default(), Clock::manual());
-        (calls.clone(), calls.recording(Arc::new(Discard), clock), clock)
+        (calls.clone(), calls.recording(Arc::new(Discard), clock, None), clock)
+    }
+
+    /// What is kept of a call with these arguments and this result.
+    fn kept(payloads: Option<Redactor>, arguments: &str, output: &ToolOutput) -> RecentCall {
+        let calls = RecentCalls::default();
+        let telemetry = calls.recording(Arc::new(Discard), Clock::manual(), payloads);
+        let mut span = telemetry.nested(None, None);
+        span.requested(Some(arguments));
+        span.shaped(Ok(output));
+        span.finished(&ended(&Caller::unknown(), CallEnd { status: Status::Ok, cause: None }, MS));
+        calls.newest(1, |_| true).remove(0)
+    }
+
+    fn redactor(secret: &str) -> Redactor {
+        let redactor = Redactor::default();
+        redactor.configure([Secret::new(secret)]);
+        redactor
     }
 
     fn ended<'a>(caller: &'a Caller, end: CallEnd, total: Duration) -> CallSummary<'a> {
@@ -368,6 +472,49 @@ mod tests {
         assert_eq!((&*kept[0].tool, kept[0].end.unwrap().status), ("absent", "tool_not_found"));
         let steps: Vec<_> = kept[0].steps.iter().map(|step| (step.name, step.took.unwrap())).collect();
         assert_eq!(steps, [("check", MS), ("wait", 4 * MS)]);
+    }
+
+    #[test]
+    fn payloads_are_kept_only_where_that_is_asked_for() {
+        let output = ToolOutput::text("it is sunny");
+        let call = kept(None, "{}", &output);
+        assert_eq!((call.arguments, call.result), (None, None));
+        let call = kept(Some(Redactor::default()), "{}", &output);
+        let text = |payload: Option<Arc<RecentPayload>>| payload.unwrap().text.to_string();
+        assert_eq!((text(call.arguments), text(call.result)), ("{}".to_owned(), "it is sunny".to_owned()));
+    }
+
+    #[test]
+    fn no_part_of_a_secret_is_kept_wherever_the_arguments_are_cut() {
+        let secret: String = ('a'..='z').chain('0'..='9').cycle().take(600).collect();
+        let redactor = redactor(&secret);
+        let escaped: String = secret.bytes().map(|byte| format!("\\u{byte:04x}")).collect();
+        let escaped_twice = escaped.replace('\\', "\\\\");
+        for written in [secret.clone(), escaped, escaped_twice] {
+            for before in [0, MAX_PAYLOAD - 601, MAX_PAYLOAD - 300, MAX_PAYLOAD - 1, MAX_PAYLOAD] {
+                let arguments = format!("{}{written}{}", "#".repeat(before), "#".repeat(100_000));
+                let kept = RecentPayload::redacted(&arguments, &redactor);
+                let rest = kept.text.trim_matches('#');
+                assert!("[redacted]".starts_with(rest), "{before}: {rest}");
+                assert!(kept.text.len() <= MAX_PAYLOAD && kept.is_cut);
+            }
+        }
+    }
+
+    #[test]
+    fn a_payload_is_cut_at_a_character_whatever_it_is_made_of() {
+        let long = "ü".repeat(MAX_SEARCHED);
+        let cut = RecentPayload::redacted(&long, &redactor("12345678x"));
+        assert_eq!((cut.text.len(), cut.size, cut.is_cut), (MAX_PAYLOAD, 2 * MAX_SEARCHED, true));
+        let growing = "12345678x".repeat(MAX_PAYLOAD / 9);
+        let cut = RecentPayload::redacted(&growing, &redactor("12345678x"));
+        assert_eq!((cut.text.len(), cut.is_cut), (MAX_PAYLOAD, true));
+        let block = |text: &str| ContentBlock { text: Some(text.to_owned()), ..ContentBlock::text("") };
+        let blocks = ToolOutput { blocks: vec![block("one"), block("two")], ..ToolOutput::default() };
+        assert_eq!(&*RecentPayload::of_output(&blocks).text, "one\ntwo");
+        let many = ToolOutput { blocks: vec![block(&long); 3], ..ToolOutput::default() };
+        let cut = RecentPayload::of_output(&many);
+        assert_eq!((cut.text.len(), cut.size, cut.is_cut), (MAX_PAYLOAD, 6 * MAX_SEARCHED, true));
     }
 
     #[test]

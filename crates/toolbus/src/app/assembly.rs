@@ -135,9 +135,10 @@ fn calls(
 ) -> CallParts {
     let (config, gates, bus) = (context.config, Arc::clone(&context.gates), Arc::clone(&context.bus));
     let recent = RecentCalls::default();
-    let telemetry = telemetry::of_calls(config, context.exporters, &load, &bus.state(), &recent);
+    let redactor = &context.redactor;
+    let telemetry = telemetry::of_calls(config, context.exporters, &load, &bus.state(), &recent, redactor);
     let ledger = ledger.map(|ledger| ledger as Arc<dyn Ledger>);
-    let settings = listen::settings(config, context.redactor.clone(), ledger, context.memory.as_ref(), &context.budget);
+    let settings = listen::settings(config, redactor.clone(), ledger, context.memory.as_ref(), &context.budget);
     let pending = given.pending.clone().unwrap_or_else(|| Arc::new(AllArrived));
     let dispatcher = Dispatcher::new(settings, Arc::clone(&gates), bus, Arc::clone(&telemetry), audit, load, pending);
     CallParts { gates, sessions, service: Arc::new(Service::new(dispatcher.clone())), dispatcher, telemetry, recent }

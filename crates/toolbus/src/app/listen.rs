@@ -73,6 +73,7 @@ impl App {
                 redactor: self.redactor.clone(),
                 name: self.config.bus.name.clone(),
                 trace_url: http.trace_url.clone(),
+                keeps_payloads: http.keeps_payloads(),
                 config: self.in_force.subscribe(),
                 sources: self.sources.clone(),
             };

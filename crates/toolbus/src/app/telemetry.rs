@@ -129,6 +129,7 @@ pub(super) fn of_calls(
     load: &Arc<Load>,
     bus: &watch::Receiver<BusState>,
     recent: &RecentCalls,
+    redactor: &Redactor,
 ) -> Arc<dyn Telemetry> {
     let Some(exporters) = exporters else { return Arc::new(Discard) };
     let broker = match &config.bus.url {
@@ -142,7 +143,8 @@ pub(super) fn of_calls(
         server_address: broker.and_then(|url| url.host_str()).map(str::to_owned),
         server_port: broker.map(|url| url.port().unwrap_or(if url.scheme() == "amqps" { 5671 } else { 5672 })),
     };
-    recent.recording(exporters.telemetry(load, bus, identity), Clock::SYSTEM)
+    let payloads = config.http.keeps_payloads().then(|| redactor.clone());
+    recent.recording(exporters.telemetry(load, bus, identity), Clock::SYSTEM, payloads)
 }
 
 /// Has the exporters ask for what is measured at each export: pins, other daemons, reloads, clocks, breakers, the

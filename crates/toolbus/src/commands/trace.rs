@@ -19,8 +19,8 @@ const HEADER: [&str; 6] = ["ARRIVED", "AGENT", "TOOL", "STATUS", "TOOK", "CALL"]
 /// Shows the calls of the last minutes, newest first; with an id, the steps of that call with their times, of those that
 /// have its trace, and the calls that its tool made.
 ///
-/// The daemon keeps the last thousand calls in memory, without arguments and results. The exit code is 1 if no call has
-/// the id.
+/// The daemon keeps the last thousand calls in memory. Arguments and results are not shown. The exit code is 1 if no call
+/// has the id.
 #[derive(Debug, clap::Args)]
 pub struct TraceArgs {
     /// Id of the call, of its message or of its trace, or its correlation id.

@@ -31,6 +31,8 @@ pub struct HttpConfig {
     pub console: Option<bool>,
     /// Address of a trace in Jaeger or elsewhere, with `{trace_id}` in it; absent: the console shows no links to traces.
     pub trace_url: Option<String>,
+    /// What the console shows of the arguments and results of recent calls, to those with one of the two tokens.
+    pub console_payloads: ConsolePayloads,
     /// Whether `/metrics` has the metrics in the text format of Prometheus, for everyone who reaches the port; absent: where
     /// `listen` is loopback.
     pub metrics: Option<bool>,
@@ -63,6 +65,17 @@ pub struct ToolSearchConfig {
     pub above: usize,
 }
 
+/// What the console shows of arguments and results.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+#[schemars(inline)]
+pub enum ConsolePayloads {
+    /// Nothing: they are not kept.
+    None,
+    /// The beginnings, without secrets of the configuration.
+    Redacted,
+}
+
 impl Default for HttpConfig {
     fn default() -> Self {
         Self {
@@ -71,6 +84,7 @@ impl Default for HttpConfig {
             read_token: None,
             console: None,
             trace_url: None,
+            console_payloads: ConsolePayloads::None,
             metrics: None,
             tokens: Tokens::default(),
             open: Open::No,
@@ -104,6 +118,12 @@ impl HttpConfig {
     #[must_use]
     pub fn has_console(&self) -> bool {
         self.takes_operators() && self.console.unwrap_or_else(|| self.listen.ip().is_loopback())
+    }
+
+    /// Whether arguments and results of recent calls are kept for the console.
+    #[must_use]
+    pub fn keeps_payloads(&self) -> bool {
+        self.has_console() && self.console_payloads == ConsolePayloads::Redacted
     }
 
     /// Whether MCP clients may enter, with a token or without one.

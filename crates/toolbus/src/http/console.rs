@@ -70,6 +70,8 @@ pub struct Console {
     pub name: String,
     /// Address of a trace with `{trace_id}` in it.
     pub trace_url: Option<String>,
+    /// Whether arguments and results of recent calls are kept.
+    pub keeps_payloads: bool,
     /// The configuration that is in force.
     pub config: watch::Receiver<Arc<Config>>,
     /// Where it comes from.

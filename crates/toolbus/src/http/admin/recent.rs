@@ -235,7 +235,7 @@ mod tests {
     #[test]
     fn inner_calls_are_found_in_the_call_that_made_them_or_by_their_number() {
         let recent = RecentCalls::default();
-        let telemetry = recent.recording(Arc::new(Discard), Clock::manual());
+        let telemetry = recent.recording(Arc::new(Discard), Clock::manual(), None);
         let outer = ended(telemetry.nested(None, None), "pipeline", "c-1");
         let inner = ended(telemetry.nested(None, outer), "invoke", "c-1");
         ended(telemetry.nested(None, inner), "add", "c-1");
@@ -253,7 +253,7 @@ mod tests {
     #[test]
     fn an_inner_call_stands_alone_once_the_one_around_it_is_forgotten() {
         let recent = RecentCalls::default();
-        let telemetry = recent.recording(Arc::new(Discard), Clock::manual());
+        let telemetry = recent.recording(Arc::new(Discard), Clock::manual(), None);
         ended(telemetry.nested(None, Some(9)), "echo", "c-1");
         let query = RecentQuery { id: Some("c-1".to_owned()), ..RecentQuery::default() };
         assert_eq!(names(&query.find(&recent).calls), ["echo"]);
@@ -262,7 +262,7 @@ mod tests {
     #[test]
     fn inner_calls_are_bounded_in_number_and_depth() {
         let recent = RecentCalls::default();
-        let telemetry = recent.recording(Arc::new(Discard), Clock::manual());
+        let telemetry = recent.recording(Arc::new(Discard), Clock::manual(), None);
         let depth = |trace: &CallTrace| {
             let mut calls = (&trace.inner, 0);
             while let Some(call) = calls.0.first() {

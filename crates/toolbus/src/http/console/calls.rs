@@ -6,9 +6,10 @@ use axum::http::StatusCode;
 use axum::response::Response;
 use maud::{Markup, html};
 use serde::Deserialize;
+use toolbus_telemetry::RecentPayload;
 
 use super::access::Fields;
-use super::page::{PageWriter, Status, duration, explain_path, given, query, tool_path, url_encoded};
+use super::page::{PageWriter, Status, duration, explain_path, given, query, size, tool_path, url_encoded};
 use super::{ByOperator, PATH};
 use crate::http::admin::recent::{CallTrace, MAX_INNER, RecentQuery, TraceStep};
 
@@ -195,6 +196,8 @@ pub(super) async fn one(
                 @if count(&call.inner) >= MAX_INNER { p.hint { "The first " (MAX_INNER) " are shown." } }
             }
         }
+        h2 { "Arguments and result" }
+        div #payloads data-part { (payloads(&pages, call)) }
         @if !others.is_empty() {
             h2 { "Others with this id" }
             table { tbody { @for other in others { (row(&pages, other)) } } }
@@ -250,6 +253,37 @@ fn trace_link(pages: &PageWriter, trace: &str) -> Markup {
         @match address {
             Some(address) => { a href=(address) rel="noreferrer" target="_blank" { code { (trace) } } }
             None => { code data-copy { (trace) } }
+        }
+    }
+}
+
+/// Arguments and result of a call, folded.
+fn payloads(pages: &PageWriter, call: &CallTrace) -> Markup {
+    if !pages.console.keeps_payloads {
+        return html! { p.hint { "Not kept: " code { "http.console_payloads" } " is " code { "\"none\"" } "." } };
+    }
+    let kept = pages.admin().recent.newest(1, |kept| kept.number == call.number);
+    let payloads = kept.first().map(|call| [("Arguments", &call.arguments), ("Result", &call.result)]);
+    let known = payloads.into_iter().flatten().filter_map(|(name, payload)| Some((name, payload.as_ref()?)));
+    let shown: Vec<_> = known.map(|(name, payload)| self::payload(pages, name, payload)).collect();
+    html! {
+        @for payload in &shown { (payload) }
+        @if shown.is_empty() { p.empty { "The call has neither." } }
+    }
+}
+
+fn payload(pages: &PageWriter, name: &str, RecentPayload { text, size: whole, is_cut }: &RecentPayload) -> Markup {
+    let json = Some(text).filter(|text| text.starts_with(['{', '[']));
+    html! {
+        @match json.and_then(|text| serde_json::from_str(text).ok()) {
+            Some(value) => { (pages.json(name, &value)) }
+            None => {
+                details {
+                    summary { (name) }
+                    (pages.block(text))
+                    @if *is_cut { p.hint { "The first " (size(text.len())) " of " (size(*whole)) "." } }
+                }
+            }
         }
     }
 }
