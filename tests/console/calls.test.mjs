@@ -1,4 +1,4 @@
-/** The page of a call: calls that its tool made, arguments and result. */
+/** The page of a call: calls that its tool made, gates, arguments and result. */
 
 import assert from "node:assert/strict";
 import path from "node:path";
@@ -84,4 +84,22 @@ test("a secret that a tool returns is not shown, and the API has no payloads", a
   const headers = { authorization: `Bearer ${ADMIN}` };
   const answer = await fetch(`${daemon.url}/v1/calls?id=leaked`, { headers }).then((response) => response.text());
   assert.ok(answer.includes("tool_0") && !answer.includes("Keeps") && !answer.includes("server_name"), answer);
+});
+
+test("the gates of a call have ticks up to the one that refused it, with its words", async () => {
+  await daemon.call("ana", "echo", { text: 1 }, { id: "of-wrong-kind" });
+  await daemon.call("bea", "echo", { text: "hello" }, { id: "not-hers" });
+  await daemon.call("ana", "echo", { text: "hello" }, { id: "in-order" });
+  const page = await visitors.visitor(daemon);
+  const shown = async (id) => {
+    await page.goto(`${daemon.url}/console/calls/${id}`);
+    const words = await page.locator("#gates pre").allTextContents();
+    return [await page.locator("#gates li").allTextContents(), ...words];
+  };
+  const [wrong, words] = await shown("of-wrong-kind");
+  assert.deepEqual(wrong, ["● resolve", "■ arguments"]);
+  assert.match(words, /text.*"string"/s);
+  assert.deepEqual((await shown("not-hers"))[0], ["■ resolve"]);
+  const all = ["resolve", "arguments", "recipients", "breaker", "rate limit", "permit"];
+  assert.deepEqual(await shown("in-order"), [all.map((gate) => `● ${gate}`)]);
 });

@@ -15,12 +15,14 @@ use toolbus_core::telemetry::{CallEnd, CallSpan, CallSummary, DeadReason, Ledger
 use toolbus_core::tool::{ToolDescriptor, ToolOutput};
 use toolbus_protocol::{MAX_SHORT_STRING, TraceContext, bounded};
 
-/// Calls that are kept. With ids and names of the greatest length they take less than 3 MiB.
+/// Calls that are kept. With ids and names of the greatest length they take less than 4 MiB.
 const KEPT: usize = 1_000;
 /// Steps of a call that are kept.
 const MAX_STEPS: usize = 16;
 /// Bytes that are kept of the arguments of a call, and of its result.
 const MAX_PAYLOAD: usize = 4 * 1024;
+/// Bytes that are kept of a refusal's message.
+const MAX_REFUSAL: usize = 500;
 /// Bytes of arguments in which secrets are looked for: a secret that begins within what is kept has its end here, or so
 /// much of it that it is known, in whichever way it is encoded.
 const MAX_SEARCHED: usize = 64 * 1024;
@@ -68,7 +70,9 @@ pub struct RecentCall {
     pub end: Option<RecentEnd>,
     /// The parts of its time that are known, in order.
     pub steps: Vec<RecentStep>,
-    /// Its arguments as its caller wrote them, where payloads are kept.
+    /// Message for the caller of a call that did not run, without secrets, at most 500 bytes.
+    pub refusal: Option<Box<str>>,
+    /// Arguments as the caller wrote them, where payloads are kept.
     pub arguments: Option<Arc<RecentPayload>>,
     /// Text of its result, or of its failure, where payloads are kept.
     pub result: Option<Arc<RecentPayload>>,
@@ -166,6 +170,12 @@ impl RecentPayload {
 }
 
 impl RecentCall {
+    /// Whether its tool began.
+    #[must_use]
+    pub fn ran(&self) -> bool {
+        self.steps.iter().any(|step| step.name == "run")
+    }
+
     /// Whether `id` is one of the ids of this call.
     #[must_use]
     pub fn has_id(&self, id: &str) -> bool {
@@ -208,6 +218,7 @@ impl RecentRecorder {
             source: None,
             end: None,
             steps: vec![RecentStep { name: "check", from: Duration::ZERO, took: None }],
+            refusal: None,
             arguments: None,
             result: None,
         };
@@ -293,6 +304,12 @@ impl CallSpan for RecentSpan {
     }
 
     fn shaped(&mut self, result: Result<&ToolOutput, &ToolFailure>) {
+        if let Err(ToolFailure { message, .. }) = result {
+            let mut call = self.call.lock();
+            if !call.ran() {
+                call.refusal = message.get(..message.floor_char_boundary(MAX_REFUSAL)).map(Into::into);
+            }
+        }
         if self.payloads.is_some() {
             let kept = match result {
                 Ok(output) => RecentPayload::of_output(output),
@@ -405,7 +422,7 @@ mod tests {
         (calls.clone(), calls.recording(Arc::new(Discard), clock, None), clock)
     }
 
-    /// What is kept of a call with these arguments and this result.
+    /// The record of a call with these arguments and this result.
     fn kept(payloads: Option<Redactor>, arguments: &str, output: &ToolOutput) -> RecentCall {
         let calls = RecentCalls::default();
         let telemetry = calls.recording(Arc::new(Discard), Clock::manual(), payloads);
@@ -472,6 +489,24 @@ mod tests {
         assert_eq!((&*kept[0].tool, kept[0].end.unwrap().status), ("absent", "tool_not_found"));
         let steps: Vec<_> = kept[0].steps.iter().map(|step| (step.name, step.took.unwrap())).collect();
         assert_eq!(steps, [("check", MS), ("wait", 4 * MS)]);
+    }
+
+    #[test]
+    fn the_message_of_a_refusal_is_kept_and_that_of_a_tool_that_ran_is_not() {
+        let (calls, telemetry, _) = recorded();
+        let (caller, tool) = (Caller::unknown(), ToolDescriptor::new("echo", "local", "local"));
+        let failure = ToolFailure::new(Cause::RateLimited, "ü".repeat(MAX_REFUSAL));
+        for runs in [false, true] {
+            let mut span = telemetry.nested(None, None);
+            if runs {
+                span.executing(&tool, "c-1", &caller);
+            }
+            span.shaped(Err(&failure));
+            span.finished(&ended(&caller, CallEnd { status: Status::Error, cause: Some(failure.cause) }, MS));
+        }
+        let kept = calls.newest(2, |_| true);
+        assert_eq!(kept[0].refusal, None);
+        assert_eq!(kept[1].refusal.as_deref(), Some(&*"ü".repeat(MAX_REFUSAL / 2)));
     }
 
     #[test]

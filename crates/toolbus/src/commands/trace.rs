@@ -114,6 +114,7 @@ fn in_steps(call: &CallTrace) -> String {
     add("source", call.source.as_deref());
     add("agent", Some(&call.agent));
     add("status", Some(&status(call)));
+    add("refusal", call.refusal.as_deref());
     add("arrived", Some(&call.arrived));
     add("queue", call.queue.as_deref());
     add("call", call.call_id.as_deref());
@@ -174,6 +175,7 @@ mod tests {
             source: Some("rest".to_owned()),
             status: status.to_owned(),
             cause: cause.map(str::to_owned),
+            refusal: None,
             replayed: false,
             total_ms,
             steps: vec![step("check", 0.0, Some(0.25)), step("run", 0.25, total_ms)],

@@ -31,7 +31,7 @@ pub struct HttpConfig {
     pub console: Option<bool>,
     /// Address of a trace in Jaeger or elsewhere, with `{trace_id}` in it; absent: the console shows no links to traces.
     pub trace_url: Option<String>,
-    /// What the console shows of the arguments and results of recent calls, to those with one of the two tokens.
+    /// Arguments and results of recent calls that the console shows to those with one of the two tokens.
     pub console_payloads: ConsolePayloads,
     /// Whether `/metrics` has the metrics in the text format of Prometheus, for everyone who reaches the port; absent: where
     /// `listen` is loopback.
@@ -65,7 +65,7 @@ pub struct ToolSearchConfig {
     pub above: usize,
 }
 
-/// What the console shows of arguments and results.
+/// Arguments and results that the console shows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 #[schemars(inline)]

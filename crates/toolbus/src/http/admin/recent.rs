@@ -15,7 +15,7 @@ const FAILED: &str = "failed";
 const MAX_FOUND: usize = 200;
 /// Most inner calls of an answer.
 pub const MAX_INNER: usize = 200;
-/// How deep inner calls are shown in each other.
+/// Levels of inner calls within each other.
 const MAX_DEPTH: usize = 16;
 
 /// Which calls are meant: those that have everything that is given.
@@ -109,6 +109,8 @@ pub struct CallTrace {
     pub status: String,
     /// Cause of a missing result, with the value of `error.type` in metrics.
     pub cause: Option<String>,
+    /// Message for the caller of a call that did not run: its first 500 bytes.
+    pub refusal: Option<String>,
     /// Whether the reply is one that was given before.
     pub replayed: bool,
     /// Milliseconds from arrival to end; absent while it runs.
@@ -123,7 +125,7 @@ pub struct CallTrace {
 /// Recent calls by the call around them.
 struct InnerCalls<'a> {
     by_number: HashMap<u64, Vec<&'a RecentCall>>,
-    /// How many more are shown.
+    /// Number of calls that there is still room for.
     left: usize,
 }
 
@@ -182,6 +184,7 @@ impl From<&RecentCall> for CallTrace {
             source: call.source.as_deref().map(str::to_owned),
             status: end.map_or(IN_FLIGHT, |end| end.status).to_owned(),
             cause: end.and_then(|end| end.cause).map(str::to_owned),
+            refusal: text(&call.refusal),
             replayed: end.is_some_and(|end| end.replayed),
             total_ms: end.map(|end| in_ms(end.total)),
             steps: call.steps.iter().map(Into::into).collect(),

@@ -6,6 +6,7 @@ use axum::http::StatusCode;
 use axum::response::Response;
 use maud::{Markup, html};
 use serde::Deserialize;
+use toolbus_core::StepName;
 use toolbus_telemetry::RecentPayload;
 
 use super::access::Fields;
@@ -84,8 +85,14 @@ const STATUSES: [(&str, &str); 9] = [
     ("requeued", "requeued"),
 ];
 
-/// Statuses of calls that a gate refuses.
-const REFUSALS: [&str; 5] = ["tool_not_found", "invalid_arguments", "not_allowed", "rate_limited", "overloaded"];
+/// The gates before the permit in their order, and the cause of calls that each refuses.
+const GATES: [(StepName, &str); 5] = [
+    (StepName::Resolve, "tool_not_found"),
+    (StepName::Arguments, "invalid_arguments"),
+    (StepName::Recipients, "not_allowed"),
+    (StepName::Breaker, "breaker_open"),
+    (StepName::RateLimit, "rate_limited"),
+];
 
 fn row(pages: &PageWriter, call: &CallTrace) -> Markup {
     // An inner call has the id of the one around it.
@@ -177,9 +184,7 @@ pub(super) async fn one(
             (fact("Trace", call.trace_id.as_deref().map(|trace| trace_link(&pages, trace))))
         }
         p {
-            a href=(explain_path(&call.agent, &call.tool, &[])) {
-                @if REFUSALS.contains(&call.status.as_str()) { "Which gate refused it" } @else { "Explain a call like it" }
-            } " "
+            a href=(explain_path(&call.agent, &call.tool, &[])) { "Explain a call like it" } " "
             a href=(format!("{PATH}{}{}#call", tool_path(&call.tool), query([("agent", &*call.agent)]))) { "Call the tool again" }
         }
         div #cancel data-part {
@@ -187,6 +192,7 @@ pub(super) async fn one(
                 (pages.action(&format!("/calls/{}/cancel", url_encoded(id_of(call))), "Cancel", &[("agent", &call.agent), ("call", own)]))
             }
         }
+        div #gates data-part { (gates(&pages, call)) }
         h2 { "Where its time went" }
         (waterfall(call))
         div #inner data-part {
@@ -204,6 +210,32 @@ pub(super) async fn one(
         }
     };
     pages.page("/calls", "A call", call.total_ms.is_none(), &main)
+}
+
+/// The gates that a call passed, and what refused it, as far as its record tells.
+fn gates(pages: &PageWriter, call: &CallTrace) -> Markup {
+    let has = |name: &str| call.steps.iter().any(|step| step.name == name);
+    let cause = call.cause.as_deref().unwrap_or_default();
+    // Arguments that cannot be read are refused before the gates.
+    let is_read = call.source.is_some() || cause == "tool_not_found";
+    let refusing = GATES.iter().enumerate().find(|(_, (_, refused))| is_read && *refused == cause);
+    let (passed, refused_by) = match refusing {
+        _ if has("run") => (GATES.len(), None),
+        Some((before, (gate, _))) => (before, Some(gate.as_str())),
+        None if has("wait") => (GATES.len(), Some(cause)),
+        None => (0, None),
+    };
+    html! {
+        @if passed > 0 || refused_by.is_some() {
+            h2 { "Gates" }
+            ul {
+                @for (gate, _) in GATES.iter().take(passed) { li { (Status::Ok.mark()) " " (gate.as_str()) } }
+                @if has("run") { li { (Status::Ok.mark()) " " (StepName::Permit.as_str()) } }
+                @if let Some(refused_by) = refused_by { li { (Status::Failed.mark()) " " (refused_by.replace('_', " ")) } }
+            }
+        }
+        @if let Some(refusal) = &call.refusal { (pages.block(refusal)) }
+    }
 }
 
 /// The call around an inner one.
