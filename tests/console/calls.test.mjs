@@ -15,7 +15,8 @@ command = "${process.execPath}"
 args = ["${path.join(import.meta.dirname, "mcp_server.mjs")}", '["Keeps ${ADMIN}", "Notes", "1.4"]']
 `;
   const http = 'console_payloads = "redacted"';
-  [daemon, unkept, visitors] = await Promise.all([Daemon.start({ more, http }), Daemon.start(), Visitors.start()]);
+  const starting = [Daemon.start({ more, http }), Daemon.start({ more: "[agents.cleo]" }), Visitors.start()];
+  [daemon, unkept, visitors] = await Promise.all(starting);
 });
 after(async () => {
   await visitors?.close();
@@ -102,4 +103,13 @@ test("the gates of a call have ticks up to the one that refused it, with its wor
   assert.deepEqual((await shown("not-hers"))[0], ["■ resolve"]);
   const all = ["resolve", "arguments", "recipients", "breaker", "rate limit", "permit"];
   assert.deepEqual(await shown("in-order"), [all.map((gate) => `● ${gate}`)]);
+});
+
+test("a check of the files says which agents would gain or lose which tools", async () => {
+  unkept.rewrite('[agents.cleo]\nallowed_tools = ["get_*"]\n[agents.dan]');
+  const page = await visitors.visitor(unkept, { path: "/configuration/check" });
+  const rows = page.locator("#access tbody tr");
+  const shown = await rows.evaluateAll((all) => all.map((row) => [...row.cells].map((cell) => cell.innerText)));
+  const tools = "convert_time\ncurrent_time\necho";
+  assert.deepEqual(shown, [["cleo", "", tools], ["dan", tools, ""]]);
 });

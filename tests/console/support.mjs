@@ -132,6 +132,11 @@ ${more}`;
     writeFileSync(path.join(this.#folder, "toolbus.toml"), text);
   }
 
+  /** Writes another configuration, with these further sections, which is not loaded. */
+  rewrite(more) {
+    this.#write(more, "");
+  }
+
   async run() {
     const log = path.join(this.#folder, "log");
     const output = openSync(log, "a");

@@ -1,6 +1,6 @@
 //! The configuration: its files, the values in force, what the files say now, and reloads.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use axum::Extension;
@@ -11,6 +11,9 @@ use maud::{Markup, html};
 use serde::Deserialize;
 use tokio::sync::Semaphore;
 use tokio::task::spawn_blocking;
+use toolbus_core::caller::Caller;
+use toolbus_core::policy::{Capacity, PolicyHandle};
+use toolbus_core::registry::Registry;
 
 use super::page::{PageWriter, Status};
 use super::paging::Paged;
@@ -18,10 +21,14 @@ use super::servers::seconds;
 use super::{ByOperator, PATH};
 use crate::config::{Config, EffectiveValue, Problem, Problems};
 use crate::http::LastReload;
+use crate::http::admin::EVERYBODY;
 use crate::http::slots::ConnectionState;
 
 /// Most differences between the files and what is in force that are shown.
 const MAX_DIFFERENCES: usize = 200;
+/// Most agents whose tools change that are shown, and most tools of each.
+const MAX_AGENTS: usize = 100;
+const MAX_TOOLS: usize = 20;
 /// Value of [`ValueFilter::show`] with which defaults are shown, too.
 const ALL: &str = "all";
 /// Checks at a time: each reads every file.
@@ -146,13 +153,16 @@ pub(super) async fn check(pages: PageWriter, connection: Option<Extension<Arc<Co
             .refusal(StatusCode::SERVICE_UNAVAILABLE, "The files are being checked already. Try again in a moment.");
     };
     let (running, sources) = (Arc::clone(&pages.console.config.borrow()), pages.console.sources.clone());
+    let registry = pages.admin().gates.policy().registry().clone();
     let checking = spawn_blocking(move || {
         // A visitor who goes away ends no check.
         let _one_at_a_time = one_at_a_time;
         let loaded = Config::load_again(&sources, &running)?;
         let different = differences(running.effective(|_, _| true), loaded.config.effective(|_, _| true));
         let warnings = [loaded.config.suspects(), loaded.config.missing_programs(), loaded.warnings].concat();
-        Ok::<_, Problems>((different, warnings))
+        // Loading refuses rules with mistakes.
+        let access = access_changes(&running, &loaded.config, &registry).unwrap_or_default();
+        Ok::<_, Problems>((different, access, warnings))
     });
     let Ok(checked) = checking.await else {
         return pages.refusal(StatusCode::INTERNAL_SERVER_ERROR, "The files could not be checked.");
@@ -169,11 +179,13 @@ pub(super) async fn check(pages: PageWriter, connection: Option<Extension<Arc<Co
                     } } }
                 }
             }
-            Ok((different, told)) => {
+            Ok((different, access, told)) => {
                 p { (Status::Ok.mark()) " No mistake was found." }
                 (warnings(&pages, told))
                 h2 { "Different from what is in force" }
                 (differing(&pages, different))
+                h2 { "Who would gain or lose tools" }
+                (changed_access(&pages, access))
             }
         }
         p {
@@ -182,6 +194,63 @@ pub(super) async fn check(pages: PageWriter, connection: Option<Extension<Arc<Co
         }
     };
     pages.page("/configuration", "Check of the files", false, &main)
+}
+
+/// An agent that may use other tools by the files than by what is in force.
+struct AccessChange {
+    agent: String,
+    gains: Vec<String>,
+    loses: Vec<String>,
+}
+
+/// The agents that may use other tools of `registry` by another configuration; `None` if a rule of one is mistaken.
+fn access_changes(running: &Config, next: &Config, registry: &Registry) -> Option<Vec<AccessChange>> {
+    let policy = |config: &Config| {
+        let capacity = Capacity { max_in_flight: config.invoke.max_in_flight, max_waiting: config.invoke.max_waiting };
+        Some(PolicyHandle::new(registry.clone(), config.identity(), config.policy().ok()?, capacity))
+    };
+    let (before, after) = (policy(running)?, policy(next)?);
+    let agents: BTreeSet<_> = before.agents().into_iter().chain(after.agents()).collect();
+    let names = |policy: &PolicyHandle, caller: &Caller| -> BTreeSet<String> {
+        policy.effective(caller).names().map(str::to_owned).collect()
+    };
+    let change = |agent: String, had: &BTreeSet<String>, has: &BTreeSet<String>| AccessChange {
+        agent,
+        gains: has.difference(had).cloned().collect(),
+        loses: had.difference(has).cloned().collect(),
+    };
+    let unknown = Caller::unknown();
+    let of_unknown = change(EVERYBODY.to_owned(), &names(&before, &unknown), &names(&after, &unknown));
+    let of_agents = agents.into_iter().map(|agent| {
+        let [had, has] = [&before, &after].map(|policy| names(policy, &policy.agent(agent.clone())));
+        change(agent.to_string(), &had, &has)
+    });
+    let changes = of_agents.chain([of_unknown]);
+    Some(changes.filter(|change| !change.gains.is_empty() || !change.loses.is_empty()).collect())
+}
+
+fn changed_access(pages: &PageWriter, changes: &[AccessChange]) -> Markup {
+    let names = |tools: &[String]| {
+        html! {
+            @for tool in tools.iter().take(MAX_TOOLS) { div { (pages.link("tools", tool)) } }
+            @if tools.len() > MAX_TOOLS { span.dim { "and " (tools.len() - MAX_TOOLS) " more" } }
+        }
+    };
+    html! {
+        p.hint { "By the rules for agents, of the tools that there are now." }
+        @if changes.is_empty() { p.empty { "No agent." } }
+        @else {
+            table #access tabindex="0" {
+                thead { tr { th { "Agent" } th { "Gains" } th { "Loses" } } }
+                tbody { @for change in changes.iter().take(MAX_AGENTS) { tr {
+                    td { (pages.link("agents", &change.agent)) }
+                    td { (names(&change.gains)) }
+                    td { (names(&change.loses)) }
+                } } }
+            }
+            @if changes.len() > MAX_AGENTS { p.dim { "and " (changes.len() - MAX_AGENTS) " more" } }
+        }
+    }
 }
 
 fn differing(pages: &PageWriter, different: &[Differing]) -> Markup {
