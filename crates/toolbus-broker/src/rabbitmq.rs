@@ -50,6 +50,10 @@ const CLOSE_TIME: Duration = Duration::from_secs(8);
 
 /// Longest wait for the broker to say what it has of a queue.
 const LOOK_TIME: Duration = Duration::from_secs(2);
+/// Looks after which a queue has no consumers, and the time after each: RabbitMQ says the same of a quorum queue whose
+/// leader does not tell it within a quarter of a second.
+const IDLE_LOOKS: u32 = 3;
+const IDLE_PERIOD: Duration = Duration::from_millis(200);
 
 /// A bus on RabbitMQ. Dropping it ends its tasks without waiting for them; [`Bus::close`] does so in order.
 pub struct RabbitMq {
@@ -178,7 +182,16 @@ impl Bus for RabbitMq {
 
     fn consumer_count<'a>(&'a self, queue: &'a str) -> BoxFuture<'a, Option<u32>> {
         Box::pin(async move {
-            let asking = async { topology::consumer_count(&*self.consume.open().await.ok()?, queue).await };
+            let asking = async {
+                let connection = self.consume.open().await.ok()?;
+                for _ in 0..IDLE_LOOKS {
+                    match topology::consumer_count(&connection, queue).await? {
+                        0 => tokio::time::sleep(IDLE_PERIOD).await,
+                        count => return Some(count),
+                    }
+                }
+                Some(0)
+            };
             tokio::time::timeout(LOOK_TIME, asking).await.ok().flatten()
         })
     }
