@@ -21,7 +21,7 @@ mod watched_ledger;
 
 pub(crate) use self::files::is_of_another;
 pub use self::files::unusable;
-pub use self::parts::{broker_settings, bus, described, policy, redactor, subscriptions};
+pub use self::parts::{bus, described, policy, redactor, subscriptions};
 pub use self::telemetry::{Recording, logging, targets};
 
 use std::path::PathBuf;

@@ -5,6 +5,7 @@ pub mod audit;
 pub mod cli;
 pub mod commands;
 pub mod config;
+mod dead_letters;
 mod example;
 mod families;
 pub mod http;

@@ -3,15 +3,14 @@
 use std::sync::Arc;
 
 use toolbus_broker::embedded::Embedded;
-use toolbus_broker::rabbitmq::{self, RabbitMq};
-use toolbus_core::Clock;
+use toolbus_broker::rabbitmq::RabbitMq;
 use toolbus_core::bus::{Bus, Subscription};
 use toolbus_core::policy::{Capacity, PolicyHandle};
 use toolbus_core::redact::Redactor;
 use toolbus_core::registry::Registry;
 
 use super::{AppError, listen};
-use crate::config::{AmqpUrl, BusUrl, Config, secrets};
+use crate::config::{Config, secrets};
 use crate::families::{self, FamilyContext, Purpose};
 
 /// The bus of the configuration. It connects in the background, however long that takes.
@@ -20,24 +19,10 @@ use crate::families::{self, FamilyContext, Purpose};
 ///
 /// If a URL or a certificate cannot be used.
 pub fn bus(config: &Config) -> Result<Arc<dyn Bus>, AppError> {
-    Ok(match &config.bus.url {
-        BusUrl::Embedded => Arc::new(Embedded::new()),
-        BusUrl::Amqp(urls) => Arc::new(RabbitMq::start(broker_settings(config, urls))?),
+    Ok(match config.bus.broker_settings() {
+        None => Arc::new(Embedded::new()),
+        Some(settings) => Arc::new(RabbitMq::start(settings)?),
     })
-}
-
-/// The settings of connections to the broker at these addresses.
-pub fn broker_settings(config: &Config, urls: &[AmqpUrl]) -> rabbitmq::RabbitMqSettings {
-    let bus = &config.bus;
-    rabbitmq::RabbitMqSettings {
-        urls: urls.iter().map(|url| url.reveal().to_string()).collect(),
-        name: bus.name.clone(),
-        exchange: bus.exchange.clone(),
-        dead_letter_exchange: bus.dead_letter_exchange.clone(),
-        queue_type: bus.queue_type,
-        tls: Some(bus.tls.clone()),
-        clock: Clock::SYSTEM,
-    }
 }
 
 /// The policy of the configuration with every configured tool, for a description: nothing runs, and nothing ends the

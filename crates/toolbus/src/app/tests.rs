@@ -14,9 +14,9 @@ use toolbus_mcp_client::model_tools;
 use toolbus_mcp_client::servers::ServerControl;
 
 use super::*;
-use crate::commands::dlq;
 use crate::config::mcp::MANAGEMENT_TOOLS;
 use crate::config::{BusConfig, BusUrl, RestConfig, ToolsConfig};
+use crate::dead_letters;
 use crate::families::{FamilyContext, Purpose};
 
 /// A configuration with every section that brings tools. It names every section, so that a new one belongs here, too.
@@ -214,5 +214,5 @@ async fn the_command_for_dead_letters_knows_every_queue_that_has_some() {
         .filter(|queue| matches!(queue.ownership, Ownership::Shared | Ownership::ShortLived))
         .map(|queue| queue.queue.strip_prefix(&prefix).unwrap().to_owned())
         .collect();
-    assert_eq!(with_dead_letters, dlq::QUEUES.map(str::to_owned).into());
+    assert_eq!(with_dead_letters, dead_letters::QUEUES.map(str::to_owned).into());
 }

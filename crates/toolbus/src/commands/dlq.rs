@@ -7,26 +7,18 @@ mod selection;
 use std::io::{self, IsTerminal as _, Write as _};
 use std::process::ExitCode;
 
-use toolbus_broker::rabbitmq::{DeadLetter, DeadLetterError, DeadLetterQueue, DeadLetters, ReplayOutcome};
+use toolbus_broker::rabbitmq::{DeadLetterError, DeadLetterQueue, ReplayOutcome};
 use toolbus_config::expected;
-use toolbus_core::Clock;
-use toolbus_core::bus::Target;
-use toolbus_core::caller::IdentitySource;
-use toolbus_core::telemetry::DeadReason;
-use toolbus_protocol::topic;
 
-use self::letter::Letter;
+use self::letter::WholeLetter;
 use self::report::{DlqOutcome, LeftLetter, LetterList, ProgressLine, letters, table};
-#[cfg(test)]
-pub(crate) use self::selection::QUEUES;
-use self::selection::{LetterFilter, LetterQueue, letter_queues};
+use self::selection::LetterFilter;
 use super::{Context, MISTAKE, as_json, one_line, told};
 use crate::app;
-use crate::config::{BusUrl, Config};
+use crate::config::Config;
+use crate::dead_letters::{Letter, LetterBroker, LetterQueue, letter_queues, reasons};
 use crate::terminal::{OutputFormat, ignore_broken_pipe, is_yes, printable};
 
-/// The reasons of RabbitMQ, in `x-death`.
-const BROKER_REASONS: [&str; 4] = ["expired", "rejected", "maxlen", "delivery_limit"];
 /// Letters that `list` shows, unless --limit says otherwise.
 const LISTED: usize = 100;
 /// Letters that `show` shows, unless --limit says otherwise.
@@ -85,7 +77,7 @@ impl DlqAction {
 
 /// Refuses a reason that no letter has: else a typing error would look like an empty queue.
 fn check_reason(reason: &str) -> Result<(), DlqError> {
-    let known: Vec<&str> = DeadReason::ALL.into_iter().map(DeadReason::as_str).chain(BROKER_REASONS).collect();
+    let known = reasons();
     if known.contains(&reason) {
         return Ok(());
     }
@@ -128,14 +120,14 @@ impl DlqError {
 /// If there is no broker, it refuses something, or nothing can be printed.
 pub async fn run(args: DlqArgs, context: &Context) -> Result<ExitCode, DlqError> {
     let config = &context.config;
-    let BusUrl::Amqp(urls) = &config.bus.url else {
+    let Some(settings) = config.bus.broker_settings() else {
         let text = "the embedded bus keeps no dead letters: give the broker of the daemon with --config or --bus-url";
         return Err(DlqError::Usage(text.to_owned()));
     };
     if let Some(reason) = &args.action.selection().reason {
         check_reason(reason)?;
     }
-    let broker = DeadLetters::connect(app::broker_settings(config, urls)).await?;
+    let broker = LetterBroker::connect(config, settings).await?;
     let work = DlqWork { broker: &broker, config, output: context.output };
     let done = match args.action {
         DlqAction::List(selection) => work.list(&selection).await,
@@ -152,7 +144,7 @@ pub async fn run(args: DlqArgs, context: &Context) -> Result<ExitCode, DlqError>
 
 /// Context of every action.
 struct DlqWork<'a> {
-    broker: &'a DeadLetters,
+    broker: &'a LetterBroker<'a>,
     config: &'a Config,
     output: OutputFormat,
 }
@@ -160,22 +152,8 @@ struct DlqWork<'a> {
 impl DlqWork<'_> {
     /// Opens the queues that are meant. Without a name, those that exist.
     async fn queues(&self, selection: &LetterFilter) -> Result<Vec<(LetterQueue, DeadLetterQueue<'_>)>, DlqError> {
-        let letter_queues = letter_queues(self.config, selection.queue.as_deref()).map_err(DlqError::Usage)?;
-        let mut open = Vec::new();
-        let mut missing = None;
-        for letter_queue in letter_queues {
-            match self.broker.of_queue(&letter_queue.queue).await {
-                Ok(queue) => open.push((letter_queue, queue)),
-                Err(error @ DeadLetterError::NoQueue(_)) if selection.queue.is_none() => {
-                    missing.get_or_insert(error);
-                }
-                Err(error) => return Err(error.into()),
-            }
-        }
-        match missing {
-            Some(error) if open.is_empty() => Err(error.into()),
-            _ => Ok(open),
-        }
+        let queues = letter_queues(self.config, selection.queue.as_deref()).map_err(DlqError::Usage)?;
+        Ok(self.broker.open(queues).await?)
     }
 
     async fn list(&self, selection: &LetterFilter) -> Result<ExitCode, DlqError> {
@@ -211,7 +189,7 @@ impl DlqWork<'_> {
             {
                 let letter = Letter::read(queue.origin(), &dead);
                 if selection.takes(&letter) {
-                    shown.push(letter.whole(&dead));
+                    shown.push(WholeLetter::new(letter, &dead));
                 }
             }
             queue.end().await?;
@@ -219,7 +197,7 @@ impl DlqWork<'_> {
         let text = match self.output {
             OutputFormat::Json => as_json(&shown),
             OutputFormat::Table if shown.is_empty() => "no dead letter".to_owned(),
-            OutputFormat::Table => shown.iter().map(letter::WholeLetter::in_words).collect::<Vec<_>>().join("\n\n"),
+            OutputFormat::Table => shown.iter().map(WholeLetter::in_words).collect::<Vec<_>>().join("\n\n"),
         };
         ignore_broken_pipe(writeln!(io::stdout(), "{}", printable(&redactor.text(&text))))?;
         Ok(ExitCode::SUCCESS)
@@ -239,7 +217,7 @@ impl DlqWork<'_> {
                     continue;
                 }
                 left -= 1;
-                match self.replay_one(&mut queue, &letter_queue, &letter, &dead).await? {
+                match self.broker.replay(&mut queue, &letter_queue, &letter, &dead).await? {
                     ReplayOutcome::Routed => *outcome.replayed.get_or_insert(0) += 1,
                     ReplayOutcome::Left(reason) => {
                         outcome.failed += 1;
@@ -256,44 +234,6 @@ impl DlqWork<'_> {
             queue.end().await?;
         }
         self.tell(&outcome)
-    }
-
-    async fn replay_one(
-        &self,
-        queue: &mut DeadLetterQueue<'_>,
-        letter_queue: &LetterQueue,
-        letter: &Letter,
-        dead: &DeadLetter,
-    ) -> Result<ReplayOutcome, DlqError> {
-        if dead.reason == DeadReason::Undeliverable.as_str() {
-            let targets = self.addresses(dead.reply_to.as_deref().unwrap_or_default());
-            return Ok(queue.answer_again(dead, &self.config.bus.exchange, &targets).await?);
-        }
-        let login = self.config.bus.url.login();
-        let user_id = match (self.config.identity.source, &dead.properties.user_id) {
-            (IdentitySource::Header, _) => None,
-            (IdentitySource::Broker, Some(user)) if login.as_ref() == Some(user) => login.as_deref(),
-            (IdentitySource::Broker, _) => {
-                let text = "under identity.source = \"broker\" only its sender can send it again, because only the \
-                            sender may name itself";
-                return Ok(ReplayOutcome::Left(text.to_owned()));
-            }
-        };
-        let Some(topic) = letter.topic.as_deref().or_else(|| letter_queue.topic_of(letter)) else {
-            return Ok(ReplayOutcome::Left("the topic that it came on is not known".to_owned()));
-        };
-        let now = Clock::SYSTEM.since_epoch().as_secs();
-        Ok(queue.request_again(dead, topic, user_id, now).await?)
-    }
-
-    /// Where a reply goes, as the daemon tries it for a plain client: a queue of that name, else a topic for replies.
-    fn addresses(&self, reply_to: &str) -> Vec<Target> {
-        if reply_to.is_empty() {
-            return vec![Target::Topic(self.config.invoke.default_reply_topic.clone())];
-        }
-        let is_topic = self.config.bus.reply_topics.iter().any(|pattern| topic::matches(pattern, reply_to));
-        let topic = is_topic.then(|| Target::Topic(reply_to.to_owned()));
-        [Target::Queue(reply_to.to_owned())].into_iter().chain(topic).collect()
     }
 
     async fn drop(&self, selection: &LetterFilter, yes: bool) -> Result<ExitCode, DlqError> {

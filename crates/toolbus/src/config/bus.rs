@@ -7,8 +7,9 @@ use std::str::FromStr;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize, Serializer};
 pub use toolbus_broker::rabbitmq::AmqpUrl;
-use toolbus_broker::rabbitmq::{AddressParts, AmqpUrlError, QueueType, Tls};
+use toolbus_broker::rabbitmq::{AddressParts, AmqpUrlError, QueueType, RabbitMqSettings, Tls};
 use toolbus_config::{HumanDuration, Origin, Secret, Tree, key_path, secret_schema};
+use toolbus_core::Clock;
 use url::Url;
 
 /// The message broker, and the names used on it.
@@ -109,6 +110,21 @@ const TLS_PORT: u16 = 5671;
 const PARTS: [&str; 5] = ["user", "password", "host", "port", "vhost"];
 
 impl BusConfig {
+    /// The settings of connections to the broker; `None` for the embedded bus.
+    #[must_use]
+    pub fn broker_settings(&self) -> Option<RabbitMqSettings> {
+        let BusUrl::Amqp(urls) = &self.url else { return None };
+        Some(RabbitMqSettings {
+            urls: urls.iter().map(|url| url.reveal().to_string()).collect(),
+            name: self.name.clone(),
+            exchange: self.exchange.clone(),
+            dead_letter_exchange: self.dead_letter_exchange.clone(),
+            queue_type: self.queue_type,
+            tls: Some(self.tls.clone()),
+            clock: Clock::SYSTEM,
+        })
+    }
+
     /// The address of the broker, with the parts that are given beside it.
     ///
     /// # Errors

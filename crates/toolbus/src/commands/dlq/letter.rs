@@ -2,46 +2,16 @@
 
 use std::collections::BTreeMap;
 
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 use serde_json::Value;
 use toolbus_broker::rabbitmq::DeadLetter;
-use toolbus_core::telemetry::DeadReason;
 use toolbus_core::text::shortened;
-use toolbus_protocol::{Envelope, Properties};
 
 use super::super::one_line;
+use crate::dead_letters::Letter;
 
 /// Longest text of a letter's own in a table, in characters.
 const MAX_TEXT: usize = 40;
-
-/// Features that tell dead letters apart, without possible secrets.
-#[derive(Debug, Clone, Default, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub(super) struct Letter {
-    /// The queue that it came from.
-    pub(super) queue: String,
-    /// Message id.
-    pub(super) id: Option<String>,
-    /// The caller's id of the call.
-    pub(super) call_id: Option<String>,
-    /// Why it is dead.
-    pub(super) reason: String,
-    /// Since when, in seconds since 1970.
-    pub(super) since: Option<u64>,
-    /// The topic that it came on, if it is a request.
-    pub(super) topic: Option<String>,
-    /// Type of the message.
-    #[serde(rename = "type")]
-    pub(super) kind: Option<String>,
-    /// The agent that sent the request.
-    pub(super) agent: Option<String>,
-    /// The tool that was asked for.
-    pub(super) tool: Option<String>,
-    /// Where its reply should go.
-    pub(super) reply_to: Option<String>,
-    /// Size of its body.
-    pub(super) bytes: usize,
-}
 
 /// A letter with all that it says.
 #[derive(Debug, Serialize)]
@@ -56,55 +26,19 @@ pub(super) struct WholeLetter {
     body: Value,
 }
 
-/// The names in a body.
-#[derive(Default, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-struct BodyNames {
-    tool_name: Option<String>,
-    tool_call_id: Option<String>,
-}
-
-impl Letter {
-    /// Reads what tells it from others.
-    pub(super) fn read(queue: &str, dead: &DeadLetter) -> Self {
-        let Properties { message_id, message_type, .. } = &dead.properties;
-        let envelope = Envelope::read(&dead.properties);
-        let is_reply = dead.reason == DeadReason::Undeliverable.as_str();
-        let agent = if is_reply { envelope.destination } else { envelope.source };
-        let names: BodyNames = serde_json::from_slice(dead.body()).unwrap_or_default();
-        Self {
-            queue: queue.to_owned(),
-            id: message_id.clone(),
-            call_id: names.tool_call_id,
-            reason: dead.reason.clone(),
-            since: dead.since,
-            topic: dead.topic.clone(),
-            kind: message_type.clone(),
-            agent,
-            tool: names.tool_name,
-            reply_to: dead
-                .reply_to
-                .clone()
-                .or_else(|| dead.properties.reply_to.clone())
-                .filter(|address| !address.is_empty()),
-            bytes: dead.body().len(),
-        }
-    }
-
-    /// With all that it says.
-    pub(super) fn whole(self, dead: &DeadLetter) -> WholeLetter {
+impl WholeLetter {
+    /// A letter that was read from `dead`.
+    pub(super) fn new(letter: Letter, dead: &DeadLetter) -> Self {
         let text = || Value::String(String::from_utf8_lossy(dead.body()).into_owned());
-        WholeLetter {
-            letter: self,
+        Self {
+            letter,
             headers: dead.properties.headers.iter().cloned().collect(),
             correlation_id: dead.properties.correlation_id.clone(),
             timestamp: dead.properties.timestamp,
             body: serde_json::from_slice(dead.body()).unwrap_or_else(|_| text()),
         }
     }
-}
 
-impl WholeLetter {
     /// For people: one line for each property and header, then the body.
     pub(super) fn in_words(&self) -> String {
         let Letter { queue, id, call_id, reason, since, topic, kind, agent, tool, reply_to, bytes } = &self.letter;

@@ -10,7 +10,8 @@ use toolbus_broker::rabbitmq::DeadLetterQueue;
 use toolbus_core::Clock;
 
 use super::super::{note, one_line, plain};
-use super::letter::{Letter, age, brief};
+use super::letter::{age, brief};
+use crate::dead_letters::Letter;
 
 /// Interval of redrawing the line of progress.
 const PROGRESS_PERIOD: Duration = Duration::from_millis(100);

@@ -23,10 +23,10 @@ const MAX_SKEW: u64 = 5;
 
 /// Examines every node of the broker, and the rights on the first that takes the login.
 pub(super) async fn examine(config: &Config) -> Vec<Finding> {
-    let BusUrl::Amqp(urls) = &config.bus.url else {
+    let (BusUrl::Amqp(urls), Some(settings)) = (&config.bus.url, config.bus.broker_settings()) else {
         return vec![Finding::ok(SUBJECT, "the bus is embedded, and needs none")];
     };
-    let nodes = match inspect(app::broker_settings(config, urls)).await {
+    let nodes = match inspect(settings).await {
         Ok(nodes) => nodes,
         Err(error) => return vec![Finding::problem(SUBJECT, error.to_string())],
     };
