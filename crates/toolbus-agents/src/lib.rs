@@ -26,4 +26,5 @@ pub use self::guides::{Guides, GuidesConfig};
 pub use self::pipeline::{Pipelines, PipelinesConfig};
 pub use self::schedule::{ScheduleConfig, Scheduler};
 pub use self::search::{CallerSearch, SearchSources};
+pub use self::share_values::Overview;
 pub use self::subagent::{Subagents, SubagentsConfig};

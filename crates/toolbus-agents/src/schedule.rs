@@ -10,12 +10,14 @@ pub mod config;
 mod cron;
 mod lease;
 mod message;
+mod overview;
 pub mod scheduler;
 mod task;
 mod task_store;
 pub mod tools;
 
 pub use self::config::ScheduleConfig;
+pub use self::overview::ScheduledTask;
 pub use self::scheduler::Scheduler;
 pub use self::task_store::TaskStore;
 pub use self::tools::{GUIDE, NAMES};

@@ -16,6 +16,17 @@ const ATTEMPTS: usize = 16;
 const MAX_PAUSE: Duration = Duration::from_millis(20);
 /// Values that one process changes at a time.
 const LANES: usize = 16;
+/// Rows that an overview has at most, and shares that are read for it.
+const MAX_ROWS: usize = 1_000;
+
+/// Rows for operators, of all agents together.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Overview<T> {
+    /// The rows, in no order.
+    pub rows: Vec<T>,
+    /// Whether there is nothing else: other rows are too many, or cannot be read.
+    pub is_whole: bool,
+}
 
 /// The values of one namespace. Cheap to clone.
 #[derive(Clone)]
@@ -46,6 +57,15 @@ impl ShareValueError {
     }
 }
 
+impl From<ShareValueError> for StoreError {
+    fn from(error: ShareValueError) -> Self {
+        match error {
+            ShareValueError::Store(error) => error,
+            other => Self::Failed(other.to_string()),
+        }
+    }
+}
+
 #[derive(Serialize, Deserialize)]
 struct Versioned<T> {
     version: u32,
@@ -71,6 +91,25 @@ impl ShareValues {
     /// The value of a share; the default if it has none.
     pub(crate) async fn read<T: DeserializeOwned + Default>(&self, share: &str) -> Result<T, ShareValueError> {
         self.parse(share, self.store.get(self.namespace, share).await?.as_deref())
+    }
+
+    /// The rows of all shares whose values are lists, each with its share.
+    pub(crate) async fn overview<T: DeserializeOwned>(&self) -> Result<Overview<(String, T)>, StoreError> {
+        let shares = self.store.list(self.namespace).await?;
+        let mut all = Overview { rows: Vec::new(), is_whole: shares.len() <= MAX_ROWS };
+        for share in shares.into_iter().take(MAX_ROWS) {
+            match self.read::<Vec<T>>(&share).await {
+                Ok(rows) => all.rows.extend(rows.into_iter().map(|row| (share.clone(), row))),
+                Err(ShareValueError::Store(error)) => return Err(error),
+                Err(_) => all.is_whole = false,
+            }
+            if all.rows.len() > MAX_ROWS {
+                all.rows.truncate(MAX_ROWS);
+                all.is_whole = false;
+                break;
+            }
+        }
+        Ok(all)
     }
 
     /// Changes the value of a share; `change` returns `Err` to change nothing, and is called again after another process
@@ -163,6 +202,23 @@ mod tests {
             added.unwrap().unwrap();
         }
         assert_eq!(values.read::<Vec<u32>>("bo").await.unwrap().len(), 10);
+    }
+
+    #[tokio::test]
+    async fn an_overview_says_when_rows_are_left_out() {
+        let store: Arc<dyn Store> = Arc::new(MemoryStore::default());
+        let values = ShareValues::new(Arc::clone(&store), "tests");
+        let put = async |share, numbers: std::ops::Range<usize>| {
+            values.put(share, &numbers.collect::<Vec<_>>()).await.unwrap();
+            let Overview { rows, is_whole } = values.overview::<usize>().await.unwrap();
+            (rows.len(), rows.last().cloned(), is_whole)
+        };
+        let row = |share: &str, number: usize| Some((share.to_owned(), number));
+        assert_eq!(put("ana", 0..2).await, (2, row("ana", 1), true));
+        assert_eq!(put("bo", 0..MAX_ROWS).await, (MAX_ROWS, row("bo", MAX_ROWS - 3), false));
+        assert_eq!(put("bo", 0..1).await, (3, row("bo", 0), true));
+        store.put("tests", "ana", "[".into()).await.unwrap();
+        assert_eq!(put("bo", 0..1).await, (1, row("bo", 0), false));
     }
 
     #[tokio::test]

@@ -7,6 +7,7 @@
 
 pub mod config;
 mod coordinator;
+mod overview;
 mod task;
 #[cfg(test)]
 mod tests;
@@ -15,6 +16,7 @@ pub mod whiteboard;
 
 pub use self::config::SubagentsConfig;
 pub use self::coordinator::Subagents;
+pub use self::overview::{SubagentState, SubagentSummary};
 
 /// Guide to the use of the subagent tools, for models.
 pub const GUIDE: &str = include_str!("subagent/guide.md");

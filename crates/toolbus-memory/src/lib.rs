@@ -5,6 +5,7 @@
 //! * [`results`]: results in parts, and their section of the configuration.
 //! * [`config`]: the section of working memory.
 //! * [`rank`]: the order of texts for a query.
+//! * [`usage`]: how much is kept, for operators.
 //!
 //! What keeps the entries implements [`WorkingMemory`](working_memory::WorkingMemory).
 
@@ -15,6 +16,7 @@ pub mod rank;
 pub mod results;
 mod texts;
 pub mod tools;
+pub mod usage;
 pub mod working_memory;
 
 pub use self::config::MemoryConfig;

@@ -11,6 +11,8 @@ use toolbus_core::failure::{Cause, ToolFailure};
 use toolbus_core::store::StoreError;
 use toolbus_core::text::shown;
 
+use crate::usage::MemoryUsage;
+
 /// Longest key, in bytes, its namespace included.
 pub const MAX_ENTRY_KEY: usize = 512;
 /// Longest time that an entry is kept.
@@ -64,6 +66,13 @@ pub trait WorkingMemory: fmt::Debug + Send + Sync + 'static {
     ///
     /// If the memory cannot be reached.
     fn delete(&self, owner: MemoryOwner, key: EntryKey) -> BoxFuture<'_, Result<bool, MemoryError>>;
+
+    /// The usage by all owners.
+    ///
+    /// # Errors
+    ///
+    /// If the memory cannot be reached.
+    fn usage(&self) -> BoxFuture<'_, Result<MemoryUsage, MemoryError>>;
 }
 
 /// Whose entries they are.
@@ -83,6 +92,12 @@ impl MemoryOwner {
     pub fn of(caller: &Caller) -> Option<Self> {
         let is_known = caller.agent.is_some() || caller.login.is_some();
         is_known.then(|| Self { key: Arc::clone(&caller.owner), share: caller.share() })
+    }
+
+    /// The owner with this key, whose entries are read, and not counted.
+    #[must_use]
+    pub fn to_read(key: &str) -> Self {
+        Self { key: key.into(), share: key.into() }
     }
 
     /// The owner of what a tool saves or reads for its caller.
@@ -219,6 +234,12 @@ impl KeyPrefix {
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
+    }
+
+    /// The start of every key.
+    #[must_use]
+    pub fn all() -> Self {
+        Self("".into())
     }
 
     /// Whether a key begins so.

@@ -14,6 +14,7 @@ use rusqlite::types::Type;
 use rusqlite::{Connection, OptionalExtension, Row, params};
 use toolbus_core::Clock;
 use toolbus_core::store::StoreError;
+use toolbus_memory::usage::{MAX_USAGE, MemoryUsage, NamespaceUsage, ShareUsage};
 use toolbus_memory::working_memory::{
     EntryInfo, EntryKey, KeyPrefix, MemoryEntry, MemoryError, MemoryLimits, MemoryOwner, NewEntry, SearchHit,
     SearchQuery, WorkingMemory,
@@ -206,6 +207,17 @@ impl WorkingMemory for SqliteMemory {
         }
         .boxed()
     }
+
+    fn usage(&self) -> BoxFuture<'_, Result<MemoryUsage, MemoryError>> {
+        async move {
+            let used = self.threads.write(|writer, connection| {
+                writer.expire(connection)?;
+                usage(connection)
+            });
+            Ok(used.await?)
+        }
+        .boxed()
+    }
 }
 
 impl Writer for MemoryWriter {
@@ -283,6 +295,24 @@ impl MemoryWriter {
         connection.prepare_cached("DELETE FROM memory WHERE expires_at <= ?1")?.execute([milliseconds(now)])?;
         Ok(now)
     }
+}
+
+/// Returns the usage, in which entries that have expired count until they are removed.
+fn usage(connection: &Connection) -> rusqlite::Result<MemoryUsage> {
+    let query = "SELECT name, entries, bytes FROM memory_usage WHERE kind = ?1 ORDER BY entries DESC, name LIMIT ?2";
+    let unsigned = |row: &Row<'_>, at| row.get::<_, i64>(at).map(|number| u64::try_from(number).unwrap_or(0));
+    let used = |kind: u8| -> rusqlite::Result<Vec<(String, Used)>> {
+        let row = |row: &Row<'_>| Ok((row.get(0)?, Used { entries: unsigned(row, 1)?, bytes: unsigned(row, 2)? }));
+        connection.prepare_cached(query)?.query_map(params![kind, signed(MAX_USAGE as u64 + 1)], row)?.collect()
+    };
+    let share = |(share, Used { entries, bytes }): (String, Used)| ShareUsage { share: share.into(), entries, bytes };
+    let namespace = |(name, used): (String, Used)| {
+        let (owner, namespace) = name.rsplit_once('\n')?;
+        Some(NamespaceUsage { owner: owner.into(), namespace: namespace.into(), entries: used.entries })
+    };
+    let bytes = used(0)?.first().map_or(0, |(_, used)| used.bytes);
+    let (shares, namespaces) = (used(1)?.into_iter().map(share), used(2)?.into_iter().filter_map(namespace));
+    Ok(MemoryUsage::new(bytes, shares.collect(), namespaces.collect(), true))
 }
 
 /// Saves an entry; returns whether there was none under its key.

@@ -9,6 +9,7 @@ use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, ready};
 use parking_lot::Mutex;
 use toolbus_core::Clock;
+use toolbus_memory::usage::{MemoryUsage, NamespaceUsage, ShareUsage};
 use toolbus_memory::working_memory::{
     EntryInfo, EntryKey, KeyPrefix, MemoryEntry, MemoryError, MemoryLimits, MemoryOwner, NewEntry, SearchHit,
     SearchQuery, WorkingMemory,
@@ -30,7 +31,7 @@ struct MemoryState {
     owners: HashMap<Arc<str>, BTreeMap<EntryKey, HeldEntry>>,
     /// When each entry ends, with its owner.
     ends: BTreeSet<(Duration, Arc<str>, EntryKey)>,
-    shares: HashMap<Arc<str>, ShareUsage>,
+    shares: HashMap<Arc<str>, Used>,
     /// Entries of each owner's namespaces.
     namespaces: HashMap<(Arc<str>, Arc<str>), u64>,
     total: u64,
@@ -48,7 +49,7 @@ struct HeldEntry {
 
 /// Entries and bytes of a share.
 #[derive(Debug, Clone, Copy, Default)]
-struct ShareUsage {
+struct Used {
     entries: u64,
     bytes: u64,
 }
@@ -91,7 +92,7 @@ impl MemoryState {
                 Some(replaced) => {
                     total -= replaced.size;
                     if replaced.share == owner.share {
-                        after = ShareUsage { entries: after.entries - 1, bytes: after.bytes - replaced.size };
+                        after = Used { entries: after.entries - 1, bytes: after.bytes - replaced.size };
                     }
                 }
                 None => {
@@ -105,7 +106,7 @@ impl MemoryState {
                     }
                 }
             }
-            after = ShareUsage { entries: after.entries + 1, bytes: after.bytes + size };
+            after = Used { entries: after.entries + 1, bytes: after.bytes + size };
             total += size;
         }
         // What does not grow is not refused, also where a limit was lowered.
@@ -128,7 +129,7 @@ impl MemoryState {
         self.revision += 1;
         self.ends.insert((info.expires_at, Arc::clone(&owner.key), info.key.clone()));
         let share = self.shares.entry(Arc::clone(&owner.share)).or_default();
-        *share = ShareUsage { entries: share.entries + 1, bytes: share.bytes + size };
+        *share = Used { entries: share.entries + 1, bytes: share.bytes + size };
         *self.namespaces.entry((Arc::clone(&owner.key), new.key.namespace().into())).or_default() += 1;
         self.total += size;
         let entry = Arc::new(MemoryEntry { info, value: new.value });
@@ -145,7 +146,7 @@ impl MemoryState {
         self.ends.remove(&(entry.info.expires_at, Arc::clone(owner), key.clone()));
         self.total -= size;
         if let Some(held) = self.shares.get_mut(&share) {
-            *held = ShareUsage { entries: held.entries - 1, bytes: held.bytes - size };
+            *held = Used { entries: held.entries - 1, bytes: held.bytes - size };
             if held.entries == 0 {
                 self.shares.remove(&share);
             }
@@ -212,5 +213,18 @@ impl WorkingMemory for VolatileMemory {
         let was_there = state.remove(&owner.key, &key);
         state.deletions += u64::from(was_there);
         ready(Ok(was_there)).boxed()
+    }
+
+    fn usage(&self) -> BoxFuture<'_, Result<MemoryUsage, MemoryError>> {
+        let state = self.state();
+        let shares = state.shares.iter().map(|(share, used)| {
+            let Used { entries, bytes } = *used;
+            ShareUsage { share: Arc::clone(share), entries, bytes }
+        });
+        let namespaces = state.namespaces.iter().map(|((owner, namespace), entries)| {
+            let (owner, namespace) = (Arc::clone(owner), Arc::clone(namespace));
+            NamespaceUsage { owner, namespace, entries: *entries }
+        });
+        ready(Ok(MemoryUsage::new(state.total, shares.collect(), namespaces.collect(), true))).boxed()
     }
 }

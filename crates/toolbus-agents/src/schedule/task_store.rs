@@ -5,11 +5,11 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 use tokio::sync::Notify;
-use toolbus_core::store::Store;
+use toolbus_core::store::{Store, StoreError};
 use toolbus_protocol::Random;
 
 use super::task::Task;
-use crate::share_values::{ShareValueError, ShareValues};
+use crate::share_values::{Overview, ShareValueError, ShareValues};
 
 /// Namespace of what schedulers know of each other and of changes.
 pub(super) const SCHEDULER: &str = "scheduler";
@@ -53,6 +53,11 @@ impl TaskStore {
     /// The tasks of a share.
     pub(super) async fn read(&self, share: &str) -> Result<Vec<Task>, ShareValueError> {
         self.tasks.read(share).await
+    }
+
+    /// The tasks of all shares, each with its share.
+    pub(super) async fn all(&self) -> Result<Overview<(String, Task)>, StoreError> {
+        self.tasks.overview().await
     }
 
     /// Every share that has or had tasks.

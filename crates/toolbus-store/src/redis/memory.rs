@@ -5,6 +5,7 @@
 //! each share and each namespace have; `state` has the name of the data, the numbers of [`MemoryMark`], and the name of
 //! the last deletion. Times are those of the replica's clock; the server removes everything a while after the last write.
 
+use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,6 +16,7 @@ use futures_util::future::BoxFuture;
 use serde::{Deserialize, Serialize};
 use toolbus_core::store::StoreError;
 use toolbus_core::{Clock, milliseconds};
+use toolbus_memory::usage::{MAX_USAGE, MemoryUsage, NamespaceUsage, ShareUsage};
 use toolbus_memory::working_memory::{
     EntryInfo, EntryKey, KeyPrefix, MAX_TTL, MemoryEntry, MemoryError, MemoryLimits, MemoryOwner, NewEntry, SearchHit,
     SearchQuery, WorkingMemory,
@@ -161,6 +163,17 @@ end
 if more == 0 then last = revision end
 return {epoch, deletions, last, more, keys, saved}";
 
+/// Arguments: most fields. Returns the fields of `usage` with their values, and whether these are all.
+const USAGE: &str = "
+expire()
+local found, cursor = {}, '0'
+repeat
+  local page = redis.call('HSCAN', usage, cursor, 'COUNT', 1000)
+  cursor = page[1]
+  for _, part in ipairs(page[2]) do found[#found + 1] = part end
+until cursor == '0' or #found > 2 * tonumber(ARGV[4])
+return {found, cursor == '0' and 1 or 0}";
+
 /// Values that [`CHANGES`] returns.
 type ChangesReply = (String, u64, u64, bool, Vec<String>, Vec<String>);
 
@@ -179,6 +192,7 @@ struct MemoryScripts {
     list: Script,
     delete: Script,
     changes: Script,
+    usage: Script,
 }
 
 /// Metadata of an entry, as they are kept. Times are in milliseconds since 1970.
@@ -200,8 +214,8 @@ impl RedisMemory {
     pub fn new(redis: Arc<Redis>, limits: MemoryLimits, clock: Clock) -> Self {
         let common = COMMON.replace("SWEEP", &SWEEP.to_string());
         let script = |body: &str| Script::new(&format!("{common}{body}"));
-        let [save, get, list, delete, changes] = [SAVE, GET, LIST, DELETE, CHANGES].map(script);
-        let scripts = MemoryScripts { save, get, list, delete, changes };
+        let [save, get, list, delete, changes, usage] = [SAVE, GET, LIST, DELETE, CHANGES, USAGE].map(script);
+        let scripts = MemoryScripts { save, get, list, delete, changes, usage };
         Self { redis, limits, clock, scripts, indexes: Arc::default() }
     }
 
@@ -338,6 +352,33 @@ impl WorkingMemory for RedisMemory {
     fn delete(&self, owner: MemoryOwner, key: EntryKey) -> BoxFuture<'_, Result<bool, MemoryError>> {
         async move { self.run(&self.deletion(&owner, &key)).await }.boxed()
     }
+
+    fn usage(&self) -> BoxFuture<'_, Result<MemoryUsage, MemoryError>> {
+        async move {
+            let mut script = self.on(&self.scripts.usage, "");
+            // Two for each share, and one for each namespace.
+            let (fields, is_whole): (HashMap<String, u64>, bool) = self.run(script.arg(3 * MAX_USAGE)).await?;
+            Ok(usage_of(&fields, is_whole))
+        }
+        .boxed()
+    }
+}
+
+/// Returns the usage that the fields of `usage` tell.
+fn usage_of(fields: &HashMap<String, u64>, is_whole: bool) -> MemoryUsage {
+    let (mut shares, mut namespaces) = (Vec::new(), Vec::new());
+    for (field, &entries) in fields {
+        if let Some(share) = field.strip_prefix("entries:") {
+            let bytes = fields.get(&format!("bytes:{share}")).copied().unwrap_or_default();
+            shares.push(ShareUsage { share: share.into(), entries, bytes });
+        } else if let Some((length, rest)) =
+            field.strip_prefix("namespace:").and_then(|namespace| namespace.split_once(':'))
+            && let Some((owner, namespace)) = length.parse().ok().and_then(|length| rest.split_at_checked(length))
+        {
+            namespaces.push(NamespaceUsage { owner: owner.into(), namespace: namespace.into(), entries });
+        }
+    }
+    MemoryUsage::new(fields.get("total").copied().unwrap_or_default(), shares, namespaces, is_whole)
 }
 
 impl RedisMemory {

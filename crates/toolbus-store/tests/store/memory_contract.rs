@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use tempfile::TempDir;
 use toolbus_core::Clock;
+use toolbus_memory::usage::MemoryUsage;
 use toolbus_memory::working_memory::{
     ENTRY_OVERHEAD, EntryKey, KeyPrefix, MAX_TTL, MemoryError, MemoryLimits, MemoryOwner, Namespace, NewEntry,
     SearchQuery, WorkingMemory,
@@ -261,6 +262,27 @@ async fn owners_of_one_share_are_limited_together_and_see_nothing_of_each_other(
         subject.memory.save(of("three"), vec![entry("a/b", "")]).await.unwrap();
         subject.clock.advance(MINUTE);
         subject.memory.save(of("two"), vec![entry("a/1", ""), entry("a/2", "")]).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn the_usage_has_what_shares_and_namespaces_hold_until_it_expires() {
+    let used = |usage: MemoryUsage| {
+        let shares: Vec<_> = usage.shares.iter().map(|one| (one.share.to_string(), one.entries, one.bytes)).collect();
+        let namespaces = usage.namespaces.iter().map(|one| format!("{} {} {}", one.owner, one.namespace, one.entries));
+        (usage.bytes, shares, namespaces.collect::<Vec<_>>(), usage.is_whole)
+    };
+    for subject in memories(ROOMY).await {
+        let of_eve = MemoryOwner { key: "unknown:0::eve:x".into(), share: "unknown:".into() };
+        subject.memory.save(of_eve, vec![entry("agent/k", "1234")]).await.unwrap();
+        let size = |texts: u64| texts + ENTRY_OVERHEAD;
+        let (two, one) = (size(13) + size(14), size(11));
+        subject.save("ana", vec![entry("session/1/key", ""), entry("session/1/key2", "")]).await.unwrap();
+        let shares = [("ana".to_owned(), 2, two), ("unknown:".to_owned(), 1, one)].to_vec();
+        let namespaces = ["ana session/1 2".to_owned(), "unknown:0::eve:x agent 1".to_owned()].to_vec();
+        assert_eq!(used(subject.memory.usage().await.unwrap()), (two + one, shares, namespaces, true));
+        subject.clock.advance(MINUTE);
+        assert_eq!(used(subject.memory.usage().await.unwrap()), (0, Vec::new(), Vec::new(), true));
     }
 }
 

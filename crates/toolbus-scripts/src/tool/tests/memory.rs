@@ -1,6 +1,7 @@
 //! Entries of working memory as files of scripts.
 
 use toolbus_core::store::StoreError;
+use toolbus_memory::usage::MemoryUsage;
 use toolbus_memory::working_memory::{
     EntryInfo, EntryKey, KeyPrefix, MemoryEntry, MemoryError, MemoryLimits, MemoryOwner, NewEntry, SearchHit,
     SearchQuery, WorkingMemory,
@@ -223,6 +224,10 @@ impl WorkingMemory for Away {
     }
 
     fn delete(&self, _: MemoryOwner, _: EntryKey) -> BoxFuture<'_, Result<bool, MemoryError>> {
+        away()
+    }
+
+    fn usage(&self) -> BoxFuture<'_, Result<MemoryUsage, MemoryError>> {
         away()
     }
 }
