@@ -7,8 +7,22 @@ import { Daemon, pages, Visitors } from "./support.mjs";
 
 let daemon, visitors;
 
+const more = `
+[mcp.servers.away]
+command = "/nonexistent"
+[schedule]
+[memory]
+[subagents.pools]
+thinkers = ["worker"]
+`;
+
 before(async () => {
-  [daemon, visitors] = await Promise.all([Daemon.start({ more: "[mcp.servers.away]\ncommand = \"/nonexistent\"\n" }), Visitors.start()]);
+  [daemon, visitors] = await Promise.all([Daemon.start({ more }), Visitors.start()]);
+  await daemon.queue("subagent.task.thinkers");
+  await daemon.call("ana", "schedule_task", { name: "mail", cron: "0 9 * * *", description: "Look for mail" });
+  await daemon.call("ana", "spawn_subagent", { description: "Think" });
+  await daemon.call("ana", "save_to_working_memory", { key: "plan", value: "x" });
+  daemon.request("no request", { messageId: "dead", headers: { "rb-source": "ana" } });
   await daemon.call("ana", "echo", { text: "hello" });
   await daemon.call("bea", "echo", { text: "refused" });
   await daemon.call("ana", "no_such_tool");

@@ -21,13 +21,25 @@ before(async () => {
   const server = path.join(import.meta.dirname, "mcp_server.mjs");
   const quoted = JSON.stringify(JSON.stringify([...TEXTS, LONG.slice(0, 10_000)]));
   const more = `
+[schedule]
+[memory]
+[[a2a.agents]]
+name = "bob"
+[agents.gus]
+allowed_agents = ["bob"]
 [mcp.servers.hostile]
 command = "${process.execPath}"
 args = ["${server}", ${quoted.replaceAll("\u0000", "\\u0000").replaceAll("\u0007", "\\u0007")}]
 `;
   [daemon, visitors] = await Promise.all([Daemon.start({ more }), Visitors.start()]);
+  await daemon.queue("agent.task.bob");
   for (const [index, text] of [...TEXTS, LONG].entries()) {
     const short = text.slice(0, 60);
+    await daemon.call("ana", "schedule_task", { name: short, cron: "0 9 * * *", description: text.slice(0, 4000) });
+    await daemon.call("ana", "save_to_working_memory", { key: `notes/${short}`, value: text, category: short });
+    await daemon.call("gus", "invoke_agent", { agent_name: "bob", skill: short, message: text });
+    const refused = JSON.stringify({ toolCallId: text, toolName: text, arguments: {} });
+    daemon.request(refused, { messageId: short, replyTo: "nowhere", headers: { "rb-source": text.slice(0, 1000) } });
     await daemon.call("ana", `tool_${index}`);
     await daemon.call("ana", "echo", { text }, { id: `id-${short}`, correlation: `correlation-${short}` });
     daemon.call(short, short, { [short]: text }, { correlation: `tool-${short}` });
@@ -43,6 +55,11 @@ test("hostile texts do nothing, break no page, and load nothing from elsewhere",
   const page = await visitors.visitor(daemon);
   const visited = await pages(page, { depth: 3, most: 8 });
   assert.ok(visited.some((address) => address.includes("onerror")), "a page of a hostile name was visited");
+  // What each view has of the texts: an entry of an empty list would be no attack.
+  for (const [view, table] of [["schedules", "#rows"], ["tasks", "#agents-tasks"], ["memory/ana", "#rows"], ["dead-letters", "main"]]) {
+    await page.goto(`${daemon.url}/console/${view}`);
+    await page.locator(`${table} tbody`).getByText(TEXTS[0]).first().waitFor();
+  }
   const foreign = page.requests.filter((url) => !url.startsWith(`${daemon.url}/`) && !url.startsWith("data:"));
   assert.deepEqual(foreign, []);
   // A name that is no tool has no page, nor has one that no agent can have.

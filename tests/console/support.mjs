@@ -164,8 +164,8 @@ ${more}`;
 
   async close() {
     await this.end();
-    for (const suffix of ["invoke", "control", "invoke.dlq", "control.dlq"]) {
-      await this.#channel.deleteQueue(`${this.name}.${suffix}`);
+    for (const queue of ["invoke", "control", "results", "subagent-report"]) {
+      for (const suffix of ["", ".dlq"]) await this.#channel.deleteQueue(`${this.name}.${queue}${suffix}`);
     }
     await this.#connection.close();
   }
@@ -190,8 +190,20 @@ ${more}`;
     };
     const body = JSON.stringify({ toolCallId: id, toolName: tool, arguments: args });
     const replied = new Promise((resolve) => this.#replies.set(correlation, resolve));
-    this.#channel.publish(this.name, "tool.invoke", Buffer.from(body), options);
+    this.request(body, options);
     return replied;
+  }
+
+  /** Publishes any request on the topic of calls. */
+  request(body, options) {
+    this.#channel.publish(this.name, "tool.invoke", Buffer.from(body), options);
+  }
+
+  /** Declares a queue for a topic of the exchange; returns a function that takes its next message. */
+  async queue(topic) {
+    const { queue } = await this.#channel.assertQueue("", { exclusive: true });
+    await this.#channel.bindQueue(queue, this.name, topic);
+    return () => eventually(() => this.#channel.get(queue, { noAck: true }), `a message on ${topic}`);
   }
 }
 

@@ -289,6 +289,8 @@ if (header && main) {
   remember(document.body);
   addCopies(document);
   showTimes();
+  // On narrow screens the views are a row that scrolls.
+  document.querySelector("nav a[aria-current]")?.scrollIntoView({ block: "nearest", inline: "center" });
   setInterval(showTimes, 1000);
   state?.after(
     ...(isLive ? [pauseButton] : []),

@@ -24,7 +24,7 @@ use crate::config::Config;
 use crate::config::daemon::Role;
 use crate::config::mcp::UnknownServer;
 use crate::families::{self, CONTROL_PREFETCH, Queue, Takes, ToolFamily, Work, max_body};
-use crate::http::admin::{self, Admin, OperatorCalls};
+use crate::http::admin::{self, Admin, DeadLetterAdmin, OperatorCalls};
 use crate::http::{self, Console, HttpRefusal, HttpState, LastHour, SharedState};
 
 /// Topics of what agents ask beside calls.
@@ -56,6 +56,8 @@ impl App {
             servers: self.servers(),
             recent: self.calls.recent.clone(),
             metrics: daemon.exporters.text(),
+            families: self.given.views.clone(),
+            dead_letters: Some(DeadLetterAdmin::new(self.in_force.subscribe())),
             audit: Arc::clone(&daemon.audit) as Arc<dyn Audit>,
             daemon: Some(self.admin.clone()),
         });

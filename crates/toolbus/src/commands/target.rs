@@ -22,7 +22,7 @@ use crate::http::admin::client::{AdminClient, AdminClientError};
 use crate::http::admin::view::{
     AgentOverview, AgentTools, ApiError, CallerQuery, DaemonStatus, Explained, Question, ToolsFound, ToolsQuery,
 };
-use crate::http::admin::{Admin, SwitchStore};
+use crate::http::admin::{Admin, FamilyViews, SwitchStore};
 use crate::terminal::OutputFormat;
 
 /// Variable that holds the token for a daemon that is asked over HTTP.
@@ -301,6 +301,8 @@ pub(crate) fn of_files(config: &Config, sources: &Sources) -> Result<Admin, AppE
         servers: Arc::new(NoServers),
         recent: RecentCalls::default(),
         metrics: None,
+        families: FamilyViews::default(),
+        dead_letters: None,
         audit: Arc::new(Discard),
         daemon: None,
     })

@@ -18,7 +18,10 @@ use toolbus_core::{Clock, ControlHandler as _, Invoker, MAX_CONTROL_BODY};
 use toolbus_outbound::egress::Egress;
 use toolbus_protocol::{Random, new_message_id, topic};
 
-use super::{CONTROL_PREFETCH, FamilyContext, FamilyError, FamilyGuide, FamilyPlan, Queue, Takes, ToolFamily, Work};
+use super::{
+    CONTROL_PREFETCH, Contributions, FamilyContext, FamilyError, FamilyGuide, FamilyPlan, Queue, Takes, ToolFamily,
+    Work,
+};
 use crate::config::agents::is_default;
 use crate::config::{AgentConfig, Config};
 
@@ -55,6 +58,10 @@ impl ToolFamily for AgentFamily {
 
     fn guides(&self) -> Vec<FamilyGuide> {
         vec![(GuideFor::Source(a2a::tools::SOURCE), "agents", a2a::GUIDE)]
+    }
+
+    fn contribute(&self, to: &mut Contributions) {
+        to.views.agents = self.service.clone();
     }
 
     fn queues(&self, config: &Config) -> Vec<Queue> {

@@ -16,7 +16,7 @@ use toolbus_core::tool::Tool;
 use toolbus_core::{Clock, Gates, Invoker};
 use toolbus_protocol::Random;
 
-use super::{FamilyContext, FamilyError, FamilyGuide, FamilyPlan, Purpose, ToolFamily, Work};
+use super::{Contributions, FamilyContext, FamilyError, FamilyGuide, FamilyPlan, Purpose, ToolFamily, Work};
 use crate::config::daemon::Role;
 use crate::config::store::StoreUrl;
 
@@ -31,6 +31,8 @@ pub(super) struct ScheduleFamily {
     bus: Arc<dyn Bus>,
     invoker: Arc<dyn Invoker>,
     is_daemon: bool,
+    /// Whether the configuration has a section for them.
+    is_on: bool,
     /// Cancelled when tasks are published no more.
     stop: CancellationToken,
     scheduler: Mutex<JoinSet<()>>,
@@ -44,6 +46,7 @@ impl ScheduleFamily {
             bus: Arc::clone(&context.bus),
             invoker: context.invoker(),
             is_daemon: context.purpose == Purpose::Daemon,
+            is_on: context.config.schedule.is_some(),
             stop: CancellationToken::new(),
             scheduler: Mutex::default(),
         }
@@ -63,6 +66,10 @@ impl ToolFamily for ScheduleFamily {
 
     fn guides(&self) -> Vec<FamilyGuide> {
         vec![(GuideFor::Source(SOURCE), "scheduling", schedule::GUIDE)]
+    }
+
+    fn contribute(&self, to: &mut Contributions) {
+        to.views.schedules = self.is_on.then(|| self.tasks.clone());
     }
 
     /// Publishes the tasks that are due, where this process does.

@@ -12,7 +12,9 @@ use toolbus_core::tool::Tool;
 use toolbus_core::{Clock, MAX_CONTROL_BODY};
 use toolbus_protocol::{Random, topic};
 
-use super::{FamilyContext, FamilyError, FamilyGuide, FamilyPlan, Purpose, Queue, Takes, ToolFamily, Work};
+use super::{
+    Contributions, FamilyContext, FamilyError, FamilyGuide, FamilyPlan, Purpose, Queue, Takes, ToolFamily, Work,
+};
 use crate::config::Config;
 
 /// Reports that may be in work at a time.
@@ -57,6 +59,10 @@ impl ToolFamily for SubagentFamily {
         [subagent::tools::SOURCE, subagent::whiteboard::SOURCE]
             .map(|source| (GuideFor::Source(source), "subagents", subagent::GUIDE))
             .to_vec()
+    }
+
+    fn contribute(&self, to: &mut Contributions) {
+        to.views.subagents = self.subagents.clone();
     }
 
     fn queues(&self, config: &Config) -> Vec<Queue> {

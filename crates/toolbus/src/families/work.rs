@@ -11,6 +11,7 @@ use toolbus_mcp_server::Resources;
 
 use super::AppServers;
 use crate::config::Config;
+use crate::http::admin::FamilyViews;
 use crate::http::{RemoteSetHealth, ScriptStatus};
 
 /// Prefetch of queues of control requests.
@@ -31,6 +32,8 @@ pub(crate) struct Contributions {
     pub(crate) resources: Option<Arc<dyn Resources>>,
     /// The state of the runner of scripts.
     pub(crate) scripts: Option<Box<dyn Fn() -> Option<ScriptStatus> + Send + Sync>>,
+    /// State that operators see.
+    pub(crate) views: FamilyViews,
     /// The tool sets whose tools other daemons list.
     pub(crate) remote: Option<Box<dyn Fn() -> Vec<RemoteSetHealth> + Send + Sync>>,
 }

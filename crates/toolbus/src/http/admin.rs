@@ -22,6 +22,8 @@ use toolbus_trust::pins::Pins;
 mod acting;
 mod calls;
 pub mod client;
+mod dead_letters;
+mod families;
 mod pins;
 pub mod recent;
 mod routes;
@@ -31,6 +33,8 @@ pub mod view;
 
 pub use acting::Actor;
 pub use calls::OperatorCalls;
+pub use dead_letters::{DeadLetterAdmin, LetterAction, LetterQuery, MAX_LETTERS};
+pub use families::FamilyViews;
 use recent::{RecentFound, RecentQuery};
 pub use routes::{OperatorRight, OperatorTokens, calls, guarded, open};
 pub use switches::{LoadError, NAMESPACE as SWITCHES, SwitchStore};
@@ -71,6 +75,10 @@ pub struct Admin {
     pub recent: RecentCalls,
     /// The metrics; `None` where they are off.
     pub metrics: Option<MetricsText>,
+    /// State of families.
+    pub families: FamilyViews,
+    /// Dead letters; `None` where only a configuration is asked.
+    pub dead_letters: Option<DeadLetterAdmin>,
     /// Records what operators do.
     pub audit: Arc<dyn Audit>,
     /// The daemon as a whole; `None` where only a configuration is asked.

@@ -22,15 +22,19 @@ mod agents;
 mod calls;
 mod charts;
 mod configuration;
+mod dead_letters;
 mod form;
 mod history;
 mod login;
+mod memory;
 mod overview;
 mod page;
 mod paging;
 mod pins;
+mod schedules;
 mod servers;
 mod switches;
+mod tasks;
 mod tools;
 mod trial;
 
@@ -106,6 +110,14 @@ pub fn router(console: Console, config: &HttpConfig, auth: &HttpAuth) -> Router 
         .route("/agents/{name}/compare", get(agents::compare))
         .route("/agents/{name}/explain", get(agents::explain))
         .route("/agents/{name}/switch", post(agents::switch))
+        .route("/schedules", get(schedules::list))
+        .route("/schedules/cancel", post(schedules::cancel))
+        .route("/tasks", get(tasks::list))
+        .route("/memory", get(memory::list))
+        .route("/memory/{owner}", get(memory::one))
+        .route("/dead-letters", get(dead_letters::list))
+        .route("/dead-letters/replay", post(dead_letters::replay))
+        .route("/dead-letters/drop", post(dead_letters::drop))
         .route("/pins", get(pins::list))
         .route("/pins/{name}", get(pins::one))
         .route("/pins/{name}/approve", post(pins::approve))

@@ -8,7 +8,7 @@ use toolbus_protocol::new_message_id;
 
 use super::calls::OperatorCalls;
 use super::view::{ApiError, Approval, Approved, BreakerReset, CallOutcome, CallRequest, McpRestart, Switching};
-use super::{Admin, EVERYBODY, ReloadReport};
+use super::{Admin, EVERYBODY, LetterAction, ReloadReport};
 use crate::http::slots::ConnectionState;
 
 /// Way in of an operator.
@@ -165,6 +165,44 @@ impl Acting<'_> {
         let done = calls.cancel(agent, id);
         self.record(&format!("cancel call id {id} of {agent}"), done.is_ok());
         done
+    }
+
+    /// Removes a scheduled task: see [`Admin::cancel_schedule`].
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub(in crate::http) async fn cancel_schedule(&self, share: &str, id: &str) -> Result<(), ApiError> {
+        let mut pending = self.begin(format!("cancel scheduled task {id} of {share}"));
+        let done = self.admin.cancel_schedule(share, id).await;
+        if let Ok(task) = &done {
+            pending.action = format!("cancel scheduled task {} of {}", task.name, task.agent);
+        }
+        pending.ends(done).map(drop)
+    }
+
+    /// Replays or drops dead letters: see [`Admin::act_on_letters`].
+    ///
+    /// # Errors
+    ///
+    /// As there, and if a letter is left.
+    pub(in crate::http) async fn act_on_letters(
+        &self,
+        action: LetterAction,
+        queue: &str,
+        names: Vec<String>,
+    ) -> Result<(), ApiError> {
+        let from = if queue.is_empty() { "all queues" } else { queue };
+        let mut pending = self.begin(format!("{} {} dead letters of {from}", action.as_str(), names.len()));
+        let done = match self.admin.act_on_letters(action, queue, names).await {
+            Ok(outcome) => {
+                let (done, ids) = (outcome.done, outcome.ids.join(", "));
+                pending.action = format!("{}, of which {done} are gone: {ids}", pending.action);
+                outcome.checked(action)
+            }
+            Err(error) => Err(error),
+        };
+        pending.ends(done).map(drop)
     }
 
     const fn begin(&self, action: String) -> UnfinishedAction<'_> {

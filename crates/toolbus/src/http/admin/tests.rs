@@ -97,6 +97,8 @@ impl Fixture {
             servers,
             recent: RecentCalls::default(),
             metrics: None,
+            families: FamilyViews::default(),
+            dead_letters: None,
             audit: Arc::clone(&audit) as Arc<dyn Audit>,
             daemon: None,
         });

@@ -8,6 +8,7 @@ use axum::extract::rejection::ExtensionRejection;
 use axum::http::StatusCode;
 use axum::http::request::Parts;
 use axum::response::{Html, IntoResponse as _, Redirect, Response};
+use jiff::Timestamp;
 use maud::{DOCTYPE, Markup, html};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::Value;
@@ -31,12 +32,16 @@ const MAX_JSON: usize = 64 * 1024;
 const MAX_SUGGESTED: usize = 200;
 
 /// The views, as path and title.
-const VIEWS: [(&str, &str); 8] = [
+const VIEWS: [(&str, &str); 12] = [
     ("", "Overview"),
     ("/calls", "Calls"),
     ("/tools", "Tools"),
     ("/agents", "Agents"),
     ("/servers", "Servers"),
+    ("/schedules", "Schedules"),
+    ("/tasks", "Tasks"),
+    ("/memory", "Memory"),
+    ("/dead-letters", "Dead letters"),
     ("/pins", "Pins"),
     ("/switches", "Switches"),
     ("/configuration", "Configuration"),
@@ -135,6 +140,18 @@ impl PageWriter {
         }
     }
 
+    /// The form that filters the page at `path` by an agent.
+    pub(super) fn agent_filter(&self, path: &str, agent: &str) -> Markup {
+        html! {
+            form.filter role="search" aria-label="Filter" {
+                label { "Agent " input name="agent" list="agents" value=(agent); }
+                button { "Filter" }
+                @if !agent.is_empty() { a href=(format!("{PATH}{path}")) { "Show all" } }
+            }
+            (self.agent_names())
+        }
+    }
+
     /// A link to an object, such as `("agents", "ana")`.
     pub(super) fn link(&self, view: &str, name: &str) -> Markup {
         html! { a.name href=(format!("{PATH}/{view}/{}", url_encoded(name))) { (self.text(name)) } }
@@ -189,6 +206,11 @@ impl PageWriter {
         Html(frame(&format!("{title} – {}", self.console.name), &body).into_string()).into_response()
     }
 
+    /// A page of a view that has nothing without a section of the configuration.
+    pub(super) fn off(&self, path: &str, title: &str, told: &str, section: &str) -> Response {
+        self.page(path, title, false, &is_off(told, section))
+    }
+
     /// A page that says why there is nothing to see.
     pub(super) fn refusal(&self, code: StatusCode, text: &str) -> Response {
         let main = html! { p.empty { (self.text(text)) } p { a href=(PATH) { "Back to the overview" } } };
@@ -217,6 +239,15 @@ impl PageWriter {
     /// A page that says why the admin API refused.
     pub(super) fn refused(&self, error: &ApiError) -> Response {
         self.refusal(error.code(), &error.to_string())
+    }
+}
+
+/// Says that there is nothing without a section of the configuration.
+pub(super) fn is_off(told: &str, section: &str) -> Markup {
+    html! {
+        p.empty {
+            (told) ": the configuration has no section " code { "[" (section) "]" } ", which turns this on with a restart."
+        }
     }
 }
 
@@ -287,6 +318,12 @@ pub(super) fn query<'a>(pairs: impl IntoIterator<Item = (&'a str, &'a str)>) -> 
     let given = pairs.into_iter().filter(|(_, value)| !value.is_empty());
     let pairs: Vec<_> = given.map(|(name, value)| format!("{name}={}", url_encoded(value))).collect();
     if pairs.is_empty() { String::new() } else { format!("?{}", pairs.join("&")) }
+}
+
+/// A time in seconds since 1970.
+pub(super) fn time(seconds: u64) -> Markup {
+    let time = i64::try_from(seconds).ok().and_then(|seconds| Timestamp::from_second(seconds).ok());
+    html! { @if let Some(time) = time { time datetime=(time) { (time) } } }
 }
 
 /// A number of bytes for people.

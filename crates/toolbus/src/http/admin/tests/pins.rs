@@ -34,6 +34,8 @@ impl Pinned {
             servers: Arc::new(NoServers),
             recent: RecentCalls::default(),
             metrics: None,
+            families: FamilyViews::default(),
+            dead_letters: None,
             audit: Arc::new(Discard),
             daemon: None,
         };

@@ -1,0 +1,320 @@
+//! Dead letters in the admin API: listed, replayed and dropped on a connection that is opened for each request.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde::Deserialize;
+use tokio::runtime::Handle;
+use tokio::sync::{Mutex, watch};
+use tokio::time::timeout;
+use toolbus_broker::rabbitmq::{DeadLetter, DeadLetterError, ReplayOutcome};
+use toolbus_core::text::shortened;
+use toolbus_protocol::derived_message_id;
+
+use super::Admin;
+use super::view::ApiError;
+use crate::config::Config;
+use crate::dead_letters::{Letter, LetterBroker, LetterQueue, letter_queues};
+
+/// Letters that are listed, and acted on, at most.
+pub const MAX_LETTERS: usize = 200;
+/// Letters that are read to find those that are meant.
+const MAX_READ: usize = 1_000;
+/// Longest time for a list, and for an action: less than a request has.
+const READ_TIME: Duration = Duration::from_secs(5);
+const ACT_TIME: Duration = Duration::from_secs(8);
+/// Ids in the record of an action.
+const MAX_IDS: usize = 20;
+/// Reasons for which letters were left, in the report of an action.
+const MAX_REASONS: usize = 5;
+/// Longest text of a letter's own, in characters.
+const MAX_TEXT: usize = 1_000;
+
+/// Works on the dead letters of a daemon's queues, one request after the other: a letter that one reads is hidden from
+/// all others until its connection ends.
+pub struct DeadLetterAdmin {
+    config: watch::Receiver<Arc<Config>>,
+    workers: Handle,
+    turn: Arc<Mutex<()>>,
+}
+
+/// Which letters are meant.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
+pub struct LetterQuery {
+    /// Name of a queue of the daemon; empty: all of them.
+    pub queue: String,
+    /// Why they are dead; empty: for any reason.
+    pub reason: String,
+}
+
+/// The letters that were found.
+pub(in crate::http) struct LettersFound {
+    /// By queue, the oldest first, each with a name that its content has.
+    pub(in crate::http) letters: Vec<(Letter, String)>,
+    /// Whether there are no others.
+    pub(in crate::http) is_whole: bool,
+}
+
+/// Work on a dead letter.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LetterAction {
+    /// Back to the queue that it came from; a reply is sent again.
+    Replay,
+    /// Removed for ever.
+    Drop,
+}
+
+/// Outcome of an action.
+#[derive(Default)]
+pub(super) struct LetterOutcome {
+    /// Ids of the letters that are gone from their queue, the first [`MAX_IDS`].
+    pub(super) ids: Vec<String>,
+    /// Number of letters that are gone from their queue.
+    pub(super) done: usize,
+    /// Reasons for which letters are left, the first [`MAX_REASONS`].
+    reasons: Vec<String>,
+    /// Number of letters that are left.
+    left: usize,
+    /// Number of letters that were not found any more.
+    missing: usize,
+}
+
+impl LetterAction {
+    /// In the imperative.
+    pub(super) const fn as_str(self) -> &'static str {
+        match self {
+            Self::Replay => "replay",
+            Self::Drop => "drop",
+        }
+    }
+}
+
+impl LetterOutcome {
+    fn note(&mut self, id: String, done: ReplayOutcome) {
+        match done {
+            ReplayOutcome::Routed => {
+                self.done += 1;
+                if self.ids.len() < MAX_IDS {
+                    self.ids.push(id);
+                }
+            }
+            ReplayOutcome::Left(reason) => {
+                self.left += 1;
+                if self.reasons.len() < MAX_REASONS && !self.reasons.contains(&reason) {
+                    self.reasons.push(reason);
+                }
+            }
+        }
+    }
+
+    /// # Errors
+    ///
+    /// If a letter is left, or was not found.
+    pub(super) fn checked(self, action: LetterAction) -> Result<Self, ApiError> {
+        if self.left == 0 && self.missing == 0 {
+            return Ok(self);
+        }
+        let done = match action {
+            LetterAction::Replay => "replayed",
+            LetterAction::Drop => "dropped",
+        };
+        let left = (self.left > 0).then(|| format!("; left: {}, because {}", self.left, self.reasons.join("; ")));
+        let missing = (self.missing > 0).then(|| format!("; not there any more: {}", self.missing));
+        let text = format!("dead letters {done}: {}", self.done);
+        Err(ApiError::conflict([Some(text), left, missing].into_iter().flatten().collect::<String>()))
+    }
+}
+
+impl Admin {
+    /// The queues that dead letters can come from; none on the embedded bus.
+    pub(in crate::http) fn letter_queues(&self) -> Vec<String> {
+        let Some(letters) = &self.dead_letters else { return Vec::new() };
+        queues(&letters.config.borrow(), "").into_iter().map(|queue| queue.queue).collect()
+    }
+
+    /// Reads the dead letters that are meant, which stay where they are.
+    ///
+    /// # Errors
+    ///
+    /// If the bus has none, the broker is away or slow, or it refuses the user.
+    pub(in crate::http) async fn letters(&self, query: LetterQuery) -> Result<LettersFound, ApiError> {
+        let letters = self.dead_letters.as_ref().ok_or_else(embedded)?;
+        let config = Arc::clone(&letters.config.borrow());
+        let reading = async move {
+            let broker = connect(&config).await?;
+            let found = read(&broker, &config, &query).await;
+            broker.close().await;
+            found.map_err(refused)
+        };
+        letters.within(READ_TIME, reading).await
+    }
+
+    /// Replays or drops the letters of a queue, or of all queues, whose contents have these names.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Self::letters`]. What was done until then stays done.
+    pub(super) async fn act_on_letters(
+        &self,
+        action: LetterAction,
+        queue: &str,
+        names: Vec<String>,
+    ) -> Result<LetterOutcome, ApiError> {
+        let letters = self.dead_letters.as_ref().ok_or_else(embedded)?;
+        let (config, queue) = (Arc::clone(&letters.config.borrow()), queue.to_owned());
+        let acting = async move {
+            let broker = connect(&config).await?;
+            let outcome = act(&broker, action, queues(&config, &queue), names).await;
+            broker.close().await;
+            outcome.map_err(refused)
+        };
+        letters.within(ACT_TIME, acting).await
+    }
+}
+
+impl DeadLetterAdmin {
+    /// Work on the broker of the configuration in force, on the current runtime.
+    #[must_use]
+    pub fn new(config: watch::Receiver<Arc<Config>>) -> Self {
+        Self { config, workers: Handle::current(), turn: Arc::default() }
+    }
+
+    /// Works for a limited time, also where the client does not wait: then letters are back in their place sooner.
+    async fn within<T: Send + 'static>(
+        &self,
+        time: Duration,
+        work: impl Future<Output = Result<T, ApiError>> + Send + 'static,
+    ) -> Result<T, ApiError> {
+        let turn = Arc::clone(&self.turn);
+        let limited = async move {
+            let _turn = turn.lock().await;
+            work.await
+        };
+        match self.workers.spawn(timeout(time, limited)).await {
+            Ok(Ok(done)) => done,
+            Ok(Err(_)) => {
+                let seconds = time.as_secs();
+                let text = format!("the broker did not do this within {seconds} s; what it had confirmed is done");
+                Err(ApiError::unavailable(text))
+            }
+            Err(_) => Err(ApiError::unavailable("the daemon is ending")),
+        }
+    }
+}
+
+/// The queues that are meant by the whole name of one, or by none.
+fn queues(config: &Config, named: &str) -> Vec<LetterQueue> {
+    let mut all = letter_queues(config, None).unwrap_or_default();
+    all.retain(|queue| named.is_empty() || queue.queue == named);
+    all
+}
+
+async fn connect(config: &Config) -> Result<LetterBroker<'_>, ApiError> {
+    let settings = config.bus.broker_settings().ok_or_else(embedded)?;
+    LetterBroker::connect(config, settings).await.map_err(refused)
+}
+
+fn embedded() -> ApiError {
+    ApiError::conflict("the embedded bus keeps no dead letters: they are on a broker, which bus.url names")
+}
+
+fn refused(error: DeadLetterError) -> ApiError {
+    ApiError::unavailable(error)
+}
+
+async fn read(
+    broker: &LetterBroker<'_>,
+    config: &Config,
+    query: &LetterQuery,
+) -> Result<LettersFound, DeadLetterError> {
+    let (mut found, mut left) = (LettersFound { letters: Vec::new(), is_whole: true }, MAX_READ);
+    for (_, mut queue) in broker.open(queues(config, &query.queue)).await? {
+        while queue.left() > 0 {
+            if left == 0 || found.letters.len() == MAX_LETTERS {
+                found.is_whole = false;
+                break;
+            }
+            let Some(dead) = queue.next().await? else { break };
+            left -= 1;
+            let letter = bounded(Letter::read(queue.origin(), &dead));
+            if query.reason.is_empty() || letter.reason == query.reason {
+                found.letters.push((letter, name_of(queue.origin(), &dead)));
+            }
+        }
+        queue.end().await?;
+    }
+    Ok(found)
+}
+
+async fn act(
+    broker: &LetterBroker<'_>,
+    action: LetterAction,
+    queues: Vec<LetterQueue>,
+    mut names: Vec<String>,
+) -> Result<LetterOutcome, DeadLetterError> {
+    names.truncate(MAX_LETTERS);
+    let (mut outcome, mut left) = (LetterOutcome::default(), MAX_READ);
+    for (of, mut queue) in broker.open(queues).await? {
+        while left > 0
+            && !names.is_empty()
+            && let Some(dead) = queue.next().await?
+        {
+            left -= 1;
+            let name = name_of(queue.origin(), &dead);
+            let Some(index) = names.iter().position(|wanted| *wanted == name) else { continue };
+            names.swap_remove(index);
+            let letter = Letter::read(queue.origin(), &dead);
+            let done = match action {
+                LetterAction::Replay => broker.replay(&mut queue, &of, &letter, &dead).await?,
+                LetterAction::Drop => queue.remove(dead.number()).await.map(|()| ReplayOutcome::Routed)?,
+            };
+            outcome.note(letter.id.unwrap_or(name), done);
+        }
+        queue.end().await?;
+    }
+    outcome.missing = names.len();
+    Ok(outcome)
+}
+
+/// Returns a name for a letter that tells it from others by its content.
+fn name_of(queue: &str, dead: &DeadLetter) -> String {
+    let id = dead.properties.message_id.as_deref().unwrap_or_default();
+    derived_message_id(queue, id, &String::from_utf8_lossy(dead.body()))
+}
+
+/// Cuts the texts of a letter, which its sender chose.
+fn bounded(mut letter: Letter) -> Letter {
+    let own = [&mut letter.id, &mut letter.call_id, &mut letter.agent, &mut letter.tool, &mut letter.reply_to];
+    for text in own.into_iter().flatten() {
+        *text = shortened(text, MAX_TEXT).into_owned();
+    }
+    letter
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_report_of_an_action_says_how_many_letters_are_left_and_why() {
+        let mut outcome = LetterOutcome::default();
+        for number in 0..30 {
+            outcome.note(number.to_string(), ReplayOutcome::Routed);
+        }
+        assert_eq!((outcome.done, outcome.ids.len()), (30, MAX_IDS));
+        outcome.note("m".to_owned(), ReplayOutcome::Left("no queue takes it".to_owned()));
+        outcome.missing = 2;
+        let error = outcome.checked(LetterAction::Replay).err().unwrap();
+        insta::assert_snapshot!(error, @"dead letters replayed: 30; left: 1, because no queue takes it; not there any more: 2");
+        assert!(LetterOutcome::default().checked(LetterAction::Drop).is_ok());
+    }
+
+    #[test]
+    fn only_queues_of_the_daemon_are_read() {
+        let config = Config::default();
+        assert_eq!(queues(&config, "toolbus.invoke").len(), 1);
+        assert_eq!(queues(&config, "others.invoke").len(), 0);
+        assert!(queues(&config, "").len() > 1);
+    }
+}
