@@ -104,8 +104,7 @@ test("a dead letter is shown and stays, is replayed once its reply has a queue, 
   await dead("undelivered", call, { replyTo: address });
   const page = await dead("malformed", "no request");
   const rows = async () => (await cells(page, "main")).map(([queue, reason, agent, tool]) => [queue, reason, agent, tool]);
-  const queue = `${daemon.name}.invoke`;
-  const all = [[queue, "undeliverable_answer", "ana", "echo"], [queue, "malformed_request", "ana", ""]];
+  const all = [["invoke", "undeliverable answer", "ana", "echo"], ["invoke", "malformed request", "ana", ""]];
   assert.deepEqual(await rows(), all);
   await page.getByRole("link", { name: "Reload" }).click();
   assert.deepEqual(await rows(), all, "they stay where they are");
@@ -130,6 +129,9 @@ test("a dead letter is shown and stays, is replayed once its reply has a queue, 
   await dead("another", "no request");
   await page.locator("tbody").getByRole("button", { name: "Drop" }).click();
   await page.locator("tbody").getByText("another").waitFor();
+  await dead("a-third", "no request");
+  await page.getByRole("link", { name: "Reload" }).click();
+  await page.getByText("Drop these 2").click();
   await page.locator("#all").getByRole("button", { name: "Drop" }).click();
   await page.getByText("No message is dead: all were answered or delivered.").waitFor();
 });

@@ -17,7 +17,7 @@ use toolbus_protocol::{Random, SubagentProgressMessage, SubagentResultMessage, m
 use toolbus_testing::faulty_store::StoreFault;
 
 use super::task::Ignored;
-use super::{Subagents, SubagentsConfig};
+use super::{SubagentState, Subagents, SubagentsConfig};
 use crate::testing::{self, Doubt, DoubtfulBus, TestStore};
 
 /// Tasks of ana for the pool of w1 and w2.
@@ -155,6 +155,28 @@ async fn a_task_is_offered_to_its_pool_and_its_reports_reach_the_agent_that_gave
     let listed = fixture.text("ana", "list_subagents", json!({})).await;
     assert_eq!(listed, format!("No active subagents.\n\nEnded: {id}: Count the frogs\n42"));
     assert_eq!(fixture.text("bo", "list_subagents", json!({})).await, "No active subagents.");
+}
+
+#[tokio::test]
+async fn an_operator_sees_how_far_the_tasks_of_all_agents_are() {
+    let fixture = Fixture::new();
+    let _offers = fixture.queue("subagent.task.thinkers");
+    let state = async || {
+        let all = fixture.subagents.overview().await.unwrap();
+        let shown = all.rows.into_iter().map(|task| (task.id, task.worker, task.state, task.output, task.is_told));
+        shown.collect::<Vec<_>>()
+    };
+    let first = fixture.spawn().await;
+    assert_eq!(state().await, [(first.clone(), None, SubagentState::Offered, 0, true)]);
+    fixture.progress("w1", &first).await.unwrap();
+    let worker = Some("w1".to_owned());
+    assert_eq!(state().await, [(first.clone(), worker.clone(), SubagentState::Working, 0, true)]);
+    fixture.result("w1", &first, "42").await.unwrap();
+    let second = fixture.spawn().await;
+    let done = (first, worker, SubagentState::Done, 2, false);
+    assert_eq!(state().await, [(second.clone(), None, SubagentState::Offered, 0, true), done.clone()]);
+    fixture.call("ana", "cancel_subagent", json!({"task_id": second})).await.unwrap();
+    assert!(state().await.contains(&(second, None, SubagentState::Failed, 0, true)), "a cancelled one has no result");
 }
 
 #[tokio::test]

@@ -374,6 +374,20 @@ async fn a_task_is_cancelled_by_its_agent_if_that_can() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn an_operator_sees_the_tasks_of_all_agents_those_that_go_on_first() {
+    let site = Fixture::new();
+    let _of_bob = site.queue(topic::agent_task("Bob"));
+    let ended = site.dispatch("ana").await;
+    site.result("Bob", &ended, "3").await;
+    let open = site.dispatch("ana").await;
+    let all = site.service.overview().await.unwrap();
+    let shown: Vec<_> = all.rows.iter().map(|task| (&*task.id, &*task.caller, &*task.agent, task.state)).collect();
+    let [submitted, completed] = [AgentTaskState::Submitted, AgentTaskState::Completed];
+    assert_eq!(shown, [(&*open, "ana", "Bob", submitted), (&*ended, "ana", "Bob", completed)]);
+    assert!(all.is_whole);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_task_belongs_to_the_agent_that_gave_it() {
     let site = Fixture::new();
     let _of_bob = site.queue(topic::agent_task("Bob"));

@@ -27,6 +27,7 @@ use crate::http::tests::auth::Kept;
 use crate::http::tests::{example, http_state, sources};
 use crate::http::{AdminSocket, HttpAuth, HttpServer, HttpState, NoServers};
 
+mod families;
 mod over_http;
 mod pins;
 mod servers;

@@ -13,6 +13,9 @@ use crate::http::admin::{Actor, LetterAction, LetterQuery, MAX_LETTERS};
 
 /// The path of the page.
 const PAGE: &str = "/dead-letters";
+/// The paths of the actions.
+const REPLAY: &str = "/dead-letters/replay";
+const DROP: &str = "/dead-letters/drop";
 
 pub(super) async fn list(pages: PageWriter, Query(filter): Query<LetterQuery>) -> Response {
     let is_filtered = !filter.queue.is_empty() || !filter.reason.is_empty();
@@ -48,20 +51,20 @@ pub(super) async fn list(pages: PageWriter, Query(filter): Query<LetterQuery>) -
 }
 
 fn filter_form(pages: &PageWriter, filter: &LetterQuery) -> Markup {
-    let choices = |label: &str, name: &str, chosen: &str, all: &[&str]| {
+    let choices = |label: &str, name: &str, chosen: &str, all: Vec<(String, String)>| {
         html! {
             label { (label) select name=(name) {
                 option value="" { "any" }
-                @for value in all { option value=(value) selected[*value == chosen] { (value) } }
+                @for (value, label) in all { option value=(value) selected[value == chosen] { (label) } }
             } }
         }
     };
-    let queues = pages.admin().letter_queues();
-    let queues: Vec<&str> = queues.iter().map(String::as_str).collect();
+    let queues = pages.admin().letter_queues().into_iter().map(|queue| (queue.clone(), end_of(&queue).to_owned()));
+    let reasons = reasons().into_iter().map(|reason| (reason.to_owned(), in_words(reason)));
     html! {
         form.filter role="search" aria-label="Filter" {
-            (choices("Queue ", "queue", &filter.queue, &queues))
-            (choices("Reason ", "reason", &filter.reason, &reasons()))
+            (choices("Queue ", "queue", &filter.queue, queues.collect()))
+            (choices("Reason ", "reason", &filter.reason, reasons.collect()))
             button { "Filter" }
             @if !filter.queue.is_empty() || !filter.reason.is_empty() { a href=(format!("{PATH}{PAGE}")) { "Show all" } }
         }
@@ -71,12 +74,15 @@ fn filter_form(pages: &PageWriter, filter: &LetterQuery) -> Markup {
 /// The actions on all letters that are shown.
 fn all(pages: &PageWriter, filter: &LetterQuery, letters: &[(Letter, String)]) -> Markup {
     let names: Vec<&str> = letters.iter().map(|(_, name)| name.as_str()).collect();
+    let (count, names) = (names.len(), names.join(" "));
     html! {
-        @if pages.visitor.may_act {
+        @if pages.visitor.may_act && count > 1 {
             div #all {
-                "The " (letters.len()) " letters below: "
-                (actions(pages, filter, &filter.queue, &names.join(" ")))
-                " " span.hint { "A dropped letter is gone for ever." }
+                (action(pages, filter, (REPLAY, &format!("Replay these {count}")), (&filter.queue, &names)))
+                details {
+                    summary { "Drop these " (count) }
+                    "They are gone for ever. " (action(pages, filter, (DROP, "Drop"), (&filter.queue, &names)))
+                }
             }
         }
     }
@@ -85,8 +91,8 @@ fn all(pages: &PageWriter, filter: &LetterQuery, letters: &[(Letter, String)]) -
 fn row(pages: &PageWriter, filter: &LetterQuery, letter: &Letter, name: &str) -> Markup {
     html! {
         tr data-id=(name) {
-            td { (pages.text(&letter.queue)) }
-            td { (pages.text(&letter.reason)) }
+            td title=(pages.clean(&letter.queue)) { (pages.text(end_of(&letter.queue))) }
+            td { (pages.text(&in_words(&letter.reason))) }
             td { @if let Some(agent) = &letter.agent { (pages.link("agents", agent)) } }
             td { @if let Some(tool) = &letter.tool { (pages.link("tools", tool)) } }
             td {
@@ -95,18 +101,32 @@ fn row(pages: &PageWriter, filter: &LetterQuery, letter: &Letter, name: &str) ->
             }
             td { @if let Some(since) = letter.since { (time(since)) } }
             td.number { (size(letter.bytes)) }
-            td { (actions(pages, filter, &letter.queue, name)) }
+            td.actions {
+                (action(pages, filter, (REPLAY, "Replay"), (&letter.queue, name))) " "
+                (action(pages, filter, (DROP, "Drop"), (&letter.queue, name)))
+            }
         }
     }
 }
 
-/// The actions on letters of a queue, or of all; they lead back to the list as it is filtered.
-fn actions(pages: &PageWriter, filter: &LetterQuery, queue: &str, names: &str) -> Markup {
-    let fields = [("of", queue), ("letters", names), ("queue", &filter.queue), ("reason", &filter.reason)];
-    html! {
-        (pages.action("/dead-letters/replay", "Replay", &fields)) " "
-        (pages.action("/dead-letters/drop", "Drop", &fields))
-    }
+/// An action on letters of a queue, or of all; it leads back to the list as it is filtered.
+fn action(
+    pages: &PageWriter,
+    filter: &LetterQuery,
+    (path, label): (&str, &str),
+    (of, letters): (&str, &str),
+) -> Markup {
+    let fields = [("of", of), ("letters", letters), ("queue", &*filter.queue), ("reason", &*filter.reason)];
+    pages.action(path, label, &fields)
+}
+
+/// The end of a queue's name, which differs.
+fn end_of(queue: &str) -> &str {
+    queue.rsplit_once('.').map_or(queue, |(_, end)| end)
+}
+
+fn in_words(reason: &str) -> String {
+    reason.replace('_', " ")
 }
 
 fn page_of(queue: &str, reason: &str) -> String {
