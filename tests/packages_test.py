@@ -275,8 +275,8 @@ class Debian:
         root = self.root
         root.install(self.deb)
         self.make_folders()
-        root.run("cp", "/usr/bin/toolbus", CONFIGURATION, "/root")
-        call = ("/root/toolbus", "call", "--config", "/root/toolbus.toml", "echo", "text=hello")
+        root.run("cp", "/usr/bin/toolbus", CONFIGURATION, "/opt")
+        call = ("/opt/toolbus", "call", "--config", "/opt/toolbus.toml", "echo", "text=hello")
         with self.service() as (address, _):
             root.install(self.newer("9.0.0-1", ""))
             self.assertEqual(root.run(*call, **address), "hello")

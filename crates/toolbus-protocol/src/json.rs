@@ -96,7 +96,7 @@ pub fn large_integer(json: &str) -> Option<&str> {
     split_at_large_integer(json).map(|(_, integer, _)| integer)
 }
 
-/// What is before the first large integer, that, and what is behind it.
+/// The text before the first large integer, that integer, and the text behind it.
 fn split_at_large_integer(json: &str) -> Option<(&str, &str, &str)> {
     let (mut in_string, mut escaped, mut start) = (false, false, None);
     for (at, byte) in json.bytes().enumerate() {
