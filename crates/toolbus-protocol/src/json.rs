@@ -72,7 +72,7 @@ pub fn parse_object(bytes: &[u8]) -> Result<Map<String, Value>, ParseError> {
 /// Those of [`parse_object`], and [`ParseError::LargeInteger`].
 pub fn parse_arguments(text: &str) -> Result<Map<String, Value>, ParseError> {
     let fields = parse_object(text.as_bytes())?;
-    match large_integer(text) {
+    match large_integers(text).next() {
         Some(integer) => Err(ParseError::LargeInteger(quoted(integer))),
         None => Ok(fields),
     }
@@ -90,10 +90,14 @@ pub fn with_large_integers_as_strings(json: &str) -> Cow<'_, str> {
     if written.is_empty() { Cow::Borrowed(json) } else { Cow::Owned(written + rest) }
 }
 
-/// The first integer of a JSON object or array that 64 bits cannot hold, as it is written there.
-#[must_use]
-pub fn large_integer(json: &str) -> Option<&str> {
-    split_at_large_integer(json).map(|(_, integer, _)| integer)
+/// The integers of a JSON object or array that 64 bits cannot hold, as they are written there.
+pub fn large_integers(json: &str) -> impl Iterator<Item = &str> {
+    let mut rest = json;
+    std::iter::from_fn(move || {
+        let (_, integer, behind) = split_at_large_integer(rest)?;
+        rest = behind;
+        Some(integer)
+    })
 }
 
 /// The text before the first large integer, that integer, and the text behind it.
@@ -119,7 +123,11 @@ fn split_at_large_integer(json: &str) -> Option<(&str, &str, &str)> {
 }
 
 fn is_large(number: &str) -> bool {
-    !number.contains(['.', 'e', 'E']) && number.parse::<i64>().is_err() && number.parse::<u64>().is_err()
+    let digits = number.strip_prefix('-').unwrap_or(number);
+    digits.bytes().all(|byte| byte.is_ascii_digit())
+        && digits.starts_with(|first| first != '0')
+        && number.parse::<i64>().is_err()
+        && number.parse::<u64>().is_err()
 }
 
 /// The text, once it is known to be UTF-8 and not too deep to parse; without the byte order mark that .NET writes.

@@ -32,7 +32,7 @@ pub use address::ReplyTo;
 pub use code::{Code, Outcome, UnknownCode};
 pub use envelope::Envelope;
 pub use ids::{Random, derived_message_id, new_message_id};
-pub use json::{MAX_DEPTH, ParseError, large_integer, parse_arguments, parse_object, with_large_integers_as_strings};
+pub use json::{MAX_DEPTH, ParseError, large_integers, parse_arguments, parse_object, with_large_integers_as_strings};
 pub use llm_name::{gemini_name, is_alias, is_alias_of, llm_name, rest_of_alias};
 pub use messages::{
     AgentArtifact, AgentCard, AgentMessage, AgentMessageBody, AgentMessagePart, AgentSkill, AgentTaskCancelRequest,

@@ -132,7 +132,9 @@ impl RecentCalls {
     fn add(&self, call: &Arc<Mutex<RecentCall>>) {
         let mut calls = self.0.calls.lock();
         if calls.len() >= KEPT {
-            calls.pop_front();
+            // One that runs is looked for, and cancelled, by its page.
+            let oldest = calls.iter().position(|call| call.lock().end.is_some()).unwrap_or(0);
+            calls.remove(oldest);
         }
         calls.push_back(Arc::clone(call));
     }

@@ -8,7 +8,7 @@ use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
-use toolbus_protocol::large_integer;
+use toolbus_protocol::large_integers;
 
 /// Reads one message.
 ///
@@ -83,9 +83,10 @@ fn keep_large_integers(text: &[u8], message: &mut ServerJsonRpcMessage) -> bool 
     let Ok(Response { result: StructuredResult { structured_content } }) = serde_json::from_slice(text) else {
         return false;
     };
-    let Some(integer) = large_integer(structured_content.get()) else { return false };
-    let says = |block: &ContentBlock| block.as_text().is_some_and(|said| said.text.contains(integer));
-    let is_unsaid = !result.content.iter().any(says);
+    let texts = || result.content.iter().filter_map(ContentBlock::as_text);
+    let is_said = |integer: &str| texts().any(|said| said.text.contains(integer));
+    let mut integers = large_integers(structured_content.get());
+    let is_unsaid = !integers.by_ref().take(MAX_COMPARED).all(is_said) || integers.next().is_some();
     if is_unsaid {
         result.content.push(ContentBlock::text(structured_content.get()));
     }
@@ -102,6 +103,8 @@ fn has_rounded(value: &Value) -> bool {
     }
 }
 
+/// Large integers that are looked for in the texts of a result. Where there are more, none is looked for.
+const MAX_COMPARED: usize = 16;
 /// 2⁶³.
 const MAX_SIGNED: f64 = 9_223_372_036_854_775_808.0;
 
@@ -382,7 +385,7 @@ mod tests {
 
     #[test]
     fn large_integers_of_structured_content_are_in_a_text_with_all_their_digits() {
-        const IDS: &str = r#"{"ids": [12345678901234567890123]}"#;
+        const IDS: &str = r#"{"ids": [12345678901234567890123, -99999999999999999999]}"#;
         let texts = |content: &str, other: &str| {
             let result = format!(r#"{{"content": [{content}], "structuredContent": {IDS}{other}}}"#);
             let message = format!(r#"{{"jsonrpc": "2.0", "id": 1, "result": {result}}}"#);
@@ -400,8 +403,10 @@ mod tests {
         assert_eq!(texts("", ""), [IDS]);
         assert_eq!(texts("", r#", "more": 1"#), [IDS]);
         assert_eq!(texts(r#"{"type": "text", "text": "15 apples"}"#, ""), ["15 apples", IDS]);
-        let said = r#"{"type": "text", "text": "id 12345678901234567890123"}"#;
-        assert_eq!(texts(said, ""), ["id 12345678901234567890123"]);
+        let said = r#"{"type": "text", "text": "12345678901234567890123 and -99999999999999999999"}"#;
+        assert_eq!(texts(said, ""), ["12345678901234567890123 and -99999999999999999999"]);
+        let one = r#"{"type": "text", "text": "id 12345678901234567890123"}"#;
+        assert_eq!(texts(one, ""), ["id 12345678901234567890123", IDS]);
     }
 
     #[test]

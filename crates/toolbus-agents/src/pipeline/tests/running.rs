@@ -60,12 +60,14 @@ async fn integers_beyond_64_bits_keep_their_digits() {
         echo("find", r#"{"ids": [12345678901234567890123, -9223372036854775809, 18446744073709551615]}"#),
         with(give("ids", json!("{{find/ids}}")), "output_to", json!("ids")),
         with(echo("text", "{{find/ids/0}}"), "output_to", json!("text")),
+        with(echo("date", "[2024-01-05]"), "output_to", json!("date")),
     ]);
     assert_eq!(
         fixture.report(steps).await["outputs"],
         json!({
             "ids": ["12345678901234567890123", "-9223372036854775809", 18_446_744_073_709_551_615_u64],
             "text": "12345678901234567890123",
+            "date": "[2024-01-05]",
         })
     );
 }

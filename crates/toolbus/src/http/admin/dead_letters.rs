@@ -1,7 +1,7 @@
 //! Dead letters in the admin API: listed, replayed and dropped on a connection that is opened for each request.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde::Deserialize;
 use tokio::runtime::Handle;
@@ -20,9 +20,11 @@ use crate::dead_letters::{Letter, LetterBroker, LetterQueue, letter_queues};
 pub const MAX_LETTERS: usize = 200;
 /// Letters that are read to find those that are meant.
 const MAX_READ: usize = 1_000;
-/// Longest time for a list, and for an action: less than a request has.
-const READ_TIME: Duration = Duration::from_secs(5);
-const ACT_TIME: Duration = Duration::from_secs(8);
+/// Time in which letters are begun to be read for a list, and for an action.
+const READ_TIME: Duration = Duration::from_secs(4);
+const ACT_TIME: Duration = Duration::from_secs(6);
+/// Time besides for the rest, so that a request still gets its response.
+const REST_TIME: Duration = Duration::from_secs(2);
 /// Ids in the record of an action.
 const MAX_IDS: usize = 20;
 /// Reasons for which letters were left, in the report of an action.
@@ -78,6 +80,8 @@ pub(super) struct LetterOutcome {
     left: usize,
     /// Number of letters that were not found any more.
     missing: usize,
+    /// Whether there was no time for all.
+    is_late: bool,
 }
 
 impl LetterAction {
@@ -105,6 +109,22 @@ impl LetterOutcome {
                     self.reasons.push(reason);
                 }
             }
+        }
+    }
+
+    /// Notes what became of the letters that were not come to.
+    fn rest(&mut self, count: usize, done: Result<(), DeadLetterError>) {
+        let reason = match done {
+            Ok(()) if self.is_late => Some("the broker was slow".to_owned()),
+            Ok(()) => None,
+            Err(error) => Some(error.to_string()),
+        };
+        match reason {
+            Some(reason) => {
+                self.left += count;
+                self.reasons.push(reason);
+            }
+            None => self.missing += count,
         }
     }
 
@@ -141,9 +161,10 @@ impl Admin {
     pub(in crate::http) async fn letters(&self, query: LetterQuery) -> Result<LettersFound, ApiError> {
         let letters = self.dead_letters.as_ref().ok_or_else(embedded)?;
         let config = Arc::clone(&letters.config.borrow());
+        let latest = Instant::now() + READ_TIME;
         let reading = async move {
             let broker = connect(&config).await?;
-            let found = read(&broker, &config, &query).await;
+            let found = read(&broker, &config, &query, latest).await;
             broker.close().await;
             found.map_err(refused)
         };
@@ -154,7 +175,7 @@ impl Admin {
     ///
     /// # Errors
     ///
-    /// As for [`Self::letters`]. What was done until then stays done.
+    /// If the bus has none, or the broker is away. What goes wrong later is in the outcome.
     pub(super) async fn act_on_letters(
         &self,
         action: LetterAction,
@@ -163,11 +184,15 @@ impl Admin {
     ) -> Result<LetterOutcome, ApiError> {
         let letters = self.dead_letters.as_ref().ok_or_else(embedded)?;
         let (config, queue) = (Arc::clone(&letters.config.borrow()), queue.to_owned());
+        let latest = Instant::now() + ACT_TIME;
         let acting = async move {
             let broker = connect(&config).await?;
-            let outcome = act(&broker, action, queues(&config, &queue), names).await;
+            let (mut outcome, mut names) = (LetterOutcome::default(), names);
+            names.truncate(MAX_LETTERS);
+            let done = act(&broker, action, queues(&config, &queue), &mut names, &mut outcome, latest).await;
             broker.close().await;
-            outcome.map_err(refused)
+            outcome.rest(names.len(), done);
+            Ok(outcome)
         };
         letters.within(ACT_TIME, acting).await
     }
@@ -191,13 +216,10 @@ impl DeadLetterAdmin {
             let _turn = turn.lock().await;
             work.await
         };
+        let time = time + REST_TIME;
         match self.workers.spawn(timeout(time, limited)).await {
             Ok(Ok(done)) => done,
-            Ok(Err(_)) => {
-                let seconds = time.as_secs();
-                let text = format!("the broker did not do this within {seconds} s; what it had confirmed is done");
-                Err(ApiError::unavailable(text))
-            }
+            Ok(Err(_)) => Err(ApiError::unavailable(format!("the broker did not do this within {} s", time.as_secs()))),
             Err(_) => Err(ApiError::unavailable("the daemon is ending")),
         }
     }
@@ -227,19 +249,21 @@ async fn read(
     broker: &LetterBroker<'_>,
     config: &Config,
     query: &LetterQuery,
+    latest: Instant,
 ) -> Result<LettersFound, DeadLetterError> {
     let (mut found, mut left) = (LettersFound { letters: Vec::new(), is_whole: true }, MAX_READ);
     for (_, mut queue) in broker.open(queues(config, &query.queue)).await? {
         while queue.left() > 0 {
-            if left == 0 || found.letters.len() == MAX_LETTERS {
+            if left == 0 || found.letters.len() == MAX_LETTERS || Instant::now() >= latest {
                 found.is_whole = false;
                 break;
             }
             let Some(dead) = queue.next().await? else { break };
             left -= 1;
-            let letter = bounded(Letter::read(queue.origin(), &dead));
+            let letter = Letter::read(queue.origin(), &dead);
             if query.reason.is_empty() || letter.reason == query.reason {
-                found.letters.push((letter, name_of(queue.origin(), &dead)));
+                let name = name_of(&letter, &dead);
+                found.letters.push((bounded(letter), name));
             }
         }
         queue.end().await?;
@@ -251,36 +275,38 @@ async fn act(
     broker: &LetterBroker<'_>,
     action: LetterAction,
     queues: Vec<LetterQueue>,
-    mut names: Vec<String>,
-) -> Result<LetterOutcome, DeadLetterError> {
-    names.truncate(MAX_LETTERS);
-    let (mut outcome, mut left) = (LetterOutcome::default(), MAX_READ);
+    names: &mut Vec<String>,
+    outcome: &mut LetterOutcome,
+    latest: Instant,
+) -> Result<(), DeadLetterError> {
+    let mut left = MAX_READ;
     for (of, mut queue) in broker.open(queues).await? {
-        while left > 0
-            && !names.is_empty()
-            && let Some(dead) = queue.next().await?
-        {
+        while left > 0 && !names.is_empty() {
+            if Instant::now() >= latest {
+                outcome.is_late = true;
+                break;
+            }
+            let Some(dead) = queue.next().await? else { break };
             left -= 1;
-            let name = name_of(queue.origin(), &dead);
-            let Some(index) = names.iter().position(|wanted| *wanted == name) else { continue };
-            names.swap_remove(index);
             let letter = Letter::read(queue.origin(), &dead);
+            let name = name_of(&letter, &dead);
+            let Some(index) = names.iter().position(|wanted| *wanted == name) else { continue };
             let done = match action {
                 LetterAction::Replay => broker.replay(&mut queue, &of, &letter, &dead).await?,
                 LetterAction::Drop => queue.remove(dead.number()).await.map(|()| ReplayOutcome::Routed)?,
             };
+            names.swap_remove(index);
             outcome.note(letter.id.unwrap_or(name), done);
         }
         queue.end().await?;
     }
-    outcome.missing = names.len();
-    Ok(outcome)
+    Ok(())
 }
 
 /// Returns a name for a letter that tells it from others by its content.
-fn name_of(queue: &str, dead: &DeadLetter) -> String {
-    let id = dead.properties.message_id.as_deref().unwrap_or_default();
-    derived_message_id(queue, id, &String::from_utf8_lossy(dead.body()))
+fn name_of(letter: &Letter, dead: &DeadLetter) -> String {
+    let about = serde_json::to_string(letter).unwrap_or_default();
+    derived_message_id(&letter.queue, &about, &String::from_utf8_lossy(dead.body()))
 }
 
 /// Cuts the texts of a letter, which its sender chose.
@@ -304,7 +330,7 @@ mod tests {
         }
         assert_eq!((outcome.done, outcome.ids.len()), (30, MAX_IDS));
         outcome.note("m".to_owned(), ReplayOutcome::Left("no queue takes it".to_owned()));
-        outcome.missing = 2;
+        outcome.rest(2, Ok(()));
         let error = outcome.checked(LetterAction::Replay).err().unwrap();
         insta::assert_snapshot!(error, @"dead letters replayed: 30; left: 1, because no queue takes it; not there any more: 2");
         assert!(LetterOutcome::default().checked(LetterAction::Drop).is_ok());

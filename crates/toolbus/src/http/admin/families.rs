@@ -3,6 +3,7 @@
 use std::fmt::Display;
 use std::sync::Arc;
 
+use tokio::sync::Mutex;
 use toolbus_agents::a2a::AgentTaskSummary;
 use toolbus_agents::schedule::{ScheduledTask, TaskStore};
 use toolbus_agents::subagent::SubagentSummary;
@@ -22,6 +23,8 @@ pub struct FamilyViews {
     pub subagents: Option<Subagents>,
     /// Tasks for other agents.
     pub agents: Option<AgentService>,
+    /// Held by the one look at all tasks that is under way: each may read many megabytes.
+    pub turn: Arc<Mutex<()>>,
     /// Working memory, with its limits.
     pub memory: Option<(Arc<dyn WorkingMemory>, MemoryLimits)>,
 }
@@ -34,6 +37,7 @@ impl Admin {
     /// If the store cannot be read.
     pub async fn schedules(&self) -> Result<Option<Overview<ScheduledTask>>, ApiError> {
         let Some(schedules) = &self.families.schedules else { return Ok(None) };
+        let _turn = self.families.turn.lock().await;
         schedules.overview().await.map(Some).map_err(unreadable)
     }
 
@@ -58,6 +62,7 @@ impl Admin {
     /// If the store cannot be read.
     pub async fn subagents(&self) -> Result<Option<Overview<SubagentSummary>>, ApiError> {
         let Some(subagents) = &self.families.subagents else { return Ok(None) };
+        let _turn = self.families.turn.lock().await;
         subagents.overview().await.map(Some).map_err(unreadable)
     }
 
@@ -68,6 +73,7 @@ impl Admin {
     /// If the store cannot be read.
     pub async fn agent_tasks(&self) -> Result<Option<Overview<AgentTaskSummary>>, ApiError> {
         let Some(agents) = &self.families.agents else { return Ok(None) };
+        let _turn = self.families.turn.lock().await;
         agents.overview().await.map(Some).map_err(unreadable)
     }
 

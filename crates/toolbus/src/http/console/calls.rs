@@ -7,6 +7,7 @@ use axum::response::Response;
 use maud::{Markup, html};
 use serde::Deserialize;
 use toolbus_core::StepName;
+use toolbus_protocol::large_integers;
 use toolbus_telemetry::RecentPayload;
 
 use super::access::Fields;
@@ -49,6 +50,9 @@ pub(super) async fn list(pages: PageWriter, Query(filter): Query<CallFilter>) ->
             label { "Status " select name="status" {
                 @for (value, label) in STATUSES {
                     option value=(value) selected[value == filter.status] { (label) }
+                }
+                @if STATUSES.iter().all(|(value, _)| *value != filter.status) {
+                    option value=(filter.status) selected { (filter.status.replace('_', " ")) }
                 }
             } }
             label { "Slower than, ms " input name="slower_ms" type="number" min="0" value=(filter.slower_ms); }
@@ -150,7 +154,8 @@ fn took(call: &CallTrace, step: &str) -> String {
 /// Which of the calls with an id is meant.
 #[derive(Deserialize)]
 pub(super) struct CallNumber {
-    number: Option<u64>,
+    #[serde(default)]
+    number: String,
 }
 
 pub(super) async fn one(
@@ -158,6 +163,7 @@ pub(super) async fn one(
     Path(id): Path<String>,
     Query(CallNumber { number }): Query<CallNumber>,
 ) -> Response {
+    let number = number.parse().ok();
     let mut found = pages.admin().recent(&RecentQuery { id: Some(id.clone()), number, ..RecentQuery::default() }).calls;
     // Callers choose ids: one that a later call repeats leads to the call that the lists mean by it.
     found.sort_by_key(|call| id_of(call) != id);
@@ -185,7 +191,9 @@ pub(super) async fn one(
         }
         p {
             a href=(explain_path(&call.agent, &call.tool, &[])) { "Explain a call like it" } " "
-            a href=(format!("{PATH}{}{}#call", tool_path(&call.tool), query([("agent", &*call.agent)]))) { "Call the tool again" }
+            @if !call.tool.is_empty() {
+                a href=(format!("{PATH}{}{}#call", tool_path(&call.tool), query([("agent", &*call.agent)]))) { "Call the tool again" }
+            }
         }
         div #cancel data-part {
             @if let (None, Some(own)) = (call.total_ms, &call.call_id) {
@@ -305,7 +313,8 @@ fn payloads(pages: &PageWriter, call: &CallTrace) -> Markup {
 }
 
 fn payload(pages: &PageWriter, name: &str, RecentPayload { text, size: whole, is_cut }: &RecentPayload) -> Markup {
-    let json = Some(text).filter(|text| text.starts_with(['{', '[']));
+    // As JSON in lines, a large integer would be rounded.
+    let json = Some(text).filter(|text| text.starts_with(['{', '[']) && large_integers(text).next().is_none());
     html! {
         @match json.and_then(|text| serde_json::from_str(text).ok()) {
             Some(value) => { (pages.json(name, &value)) }

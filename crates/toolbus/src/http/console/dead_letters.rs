@@ -4,6 +4,7 @@ use axum::Extension;
 use axum::extract::Query;
 use axum::response::Response;
 use maud::{Markup, html};
+use toolbus_core::telemetry::DeadReason;
 
 use super::access::Fields;
 use super::page::{PageWriter, Status, query, size, time};
@@ -102,7 +103,9 @@ fn row(pages: &PageWriter, filter: &LetterQuery, letter: &Letter, name: &str) ->
             td { @if let Some(since) = letter.since { (time(since)) } }
             td.number { (size(letter.bytes)) }
             td.actions {
-                (action(pages, filter, (REPLAY, "Replay"), (&letter.queue, name))) " "
+                @if letter.reason != DeadReason::Malformed.as_str() {
+                    (action(pages, filter, (REPLAY, "Replay"), (&letter.queue, name))) " "
+                }
                 (action(pages, filter, (DROP, "Drop"), (&letter.queue, name)))
             }
         }

@@ -154,7 +154,7 @@ impl PageWriter {
 
     /// A link to an object, such as `("agents", "ana")`.
     pub(super) fn link(&self, view: &str, name: &str) -> Markup {
-        html! { a.name href=(format!("{PATH}/{view}/{}", url_encoded(name))) { (self.text(name)) } }
+        html! { @if !name.is_empty() { a.name href=(format!("{PATH}/{view}/{}", url_encoded(name))) { (self.text(name)) } } }
     }
 
     /// A button that does something to what the page shows.
@@ -221,7 +221,10 @@ impl PageWriter {
     pub(super) fn acted<T>(&self, result: Result<T, ApiError>, path: &str) -> Response {
         match result {
             Ok(_) => see(path),
-            Err(error) => self.refused(&error),
+            Err(error) => {
+                let back = html! { p.problem { (self.text(&error.to_string())) } p { a href=(format!("{PATH}{path}")) { "Back" } } };
+                (error.code(), self.page("-", "Not done", false, &back)).into_response()
+            }
         }
     }
 

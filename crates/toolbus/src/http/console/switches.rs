@@ -27,7 +27,7 @@ pub(super) async fn page(pages: PageWriter) -> Response {
                 button { "Switch off" }
             }
             p.hint {
-                "At once, for all callers, and also after a restart. Calls that run go on. A source is "
+                "At once, for all callers, and also after a restart unless state is kept in memory. Calls that run go on. A source is "
                 code { "rest" } ", " code { "mcp:NAME" } " and so on."
             }
         }
