@@ -8,6 +8,7 @@ use tokio::runtime::Handle;
 use tokio::sync::{Mutex, watch};
 use tokio::time::timeout;
 use toolbus_broker::rabbitmq::{DeadLetter, DeadLetterError, ReplayOutcome};
+use toolbus_core::Clock;
 use toolbus_core::text::shortened;
 use toolbus_protocol::derived_message_id;
 
@@ -161,7 +162,7 @@ impl Admin {
     pub(in crate::http) async fn letters(&self, query: LetterQuery) -> Result<LettersFound, ApiError> {
         let letters = self.dead_letters.as_ref().ok_or_else(embedded)?;
         let config = Arc::clone(&letters.config.borrow());
-        let latest = Instant::now() + READ_TIME;
+        let latest = Clock::SYSTEM.now() + READ_TIME;
         let reading = async move {
             let broker = connect(&config).await?;
             let found = read(&broker, &config, &query, latest).await;
@@ -184,7 +185,7 @@ impl Admin {
     ) -> Result<LetterOutcome, ApiError> {
         let letters = self.dead_letters.as_ref().ok_or_else(embedded)?;
         let (config, queue) = (Arc::clone(&letters.config.borrow()), queue.to_owned());
-        let latest = Instant::now() + ACT_TIME;
+        let latest = Clock::SYSTEM.now() + ACT_TIME;
         let acting = async move {
             let broker = connect(&config).await?;
             let (mut outcome, mut names) = (LetterOutcome::default(), names);
@@ -254,7 +255,7 @@ async fn read(
     let (mut found, mut left) = (LettersFound { letters: Vec::new(), is_whole: true }, MAX_READ);
     for (_, mut queue) in broker.open(queues(config, &query.queue)).await? {
         while queue.left() > 0 {
-            if left == 0 || found.letters.len() == MAX_LETTERS || Instant::now() >= latest {
+            if left == 0 || found.letters.len() == MAX_LETTERS || Clock::SYSTEM.now() >= latest {
                 found.is_whole = false;
                 break;
             }
@@ -282,7 +283,7 @@ async fn act(
     let mut left = MAX_READ;
     for (of, mut queue) in broker.open(queues).await? {
         while left > 0 && !names.is_empty() {
-            if Instant::now() >= latest {
+            if Clock::SYSTEM.now() >= latest {
                 outcome.is_late = true;
                 break;
             }
