@@ -199,8 +199,22 @@ pub(super) async fn check(pages: PageWriter, connection: Option<Extension<Arc<Co
 /// An agent that may use other tools by the files than by what is in force.
 struct AccessChange {
     agent: String,
-    gains: Vec<String>,
-    loses: Vec<String>,
+    gains: ToolNames,
+    loses: ToolNames,
+}
+
+/// The first [`MAX_TOOLS`] of some tools, and how many they are.
+struct ToolNames {
+    first: Vec<String>,
+    count: usize,
+}
+
+impl ToolNames {
+    /// The tools of `all` that `others` has not.
+    fn beside(all: &BTreeSet<String>, others: &BTreeSet<String>) -> Self {
+        let first = all.difference(others).take(MAX_TOOLS).cloned().collect();
+        Self { first, count: all.difference(others).count() }
+    }
 }
 
 /// The agents that may use other tools of `registry` by another configuration; `None` if a rule of one is mistaken.
@@ -216,8 +230,8 @@ fn access_changes(running: &Config, next: &Config, registry: &Registry) -> Optio
     };
     let change = |agent: String, had: &BTreeSet<String>, has: &BTreeSet<String>| AccessChange {
         agent,
-        gains: has.difference(had).cloned().collect(),
-        loses: had.difference(has).cloned().collect(),
+        gains: ToolNames::beside(has, had),
+        loses: ToolNames::beside(had, has),
     };
     let unknown = Caller::unknown();
     let of_unknown = change(EVERYBODY.to_owned(), &names(&before, &unknown), &names(&after, &unknown));
@@ -226,14 +240,14 @@ fn access_changes(running: &Config, next: &Config, registry: &Registry) -> Optio
         change(agent.to_string(), &had, &has)
     });
     let changes = of_agents.chain([of_unknown]);
-    Some(changes.filter(|change| !change.gains.is_empty() || !change.loses.is_empty()).collect())
+    Some(changes.filter(|change| change.gains.count + change.loses.count > 0).collect())
 }
 
 fn changed_access(pages: &PageWriter, changes: &[AccessChange]) -> Markup {
-    let names = |tools: &[String]| {
+    let names = |tools: &ToolNames| {
         html! {
-            @for tool in tools.iter().take(MAX_TOOLS) { div { (pages.link("tools", tool)) } }
-            @if tools.len() > MAX_TOOLS { span.dim { "and " (tools.len() - MAX_TOOLS) " more" } }
+            @for tool in &tools.first { div { (pages.link("tools", tool)) } }
+            @if tools.count > MAX_TOOLS { span.dim { "and " (tools.count - MAX_TOOLS) " more" } }
         }
     };
     html! {

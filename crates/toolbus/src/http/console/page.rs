@@ -177,6 +177,7 @@ impl PageWriter {
 
     /// A whole page of the view at `path`, such as `/calls`. `is_live`: its parts are renewed while it is looked at.
     pub(super) fn page(&self, path: &str, title: &str, is_live: bool, main: &Markup) -> Response {
+        let title = &*self.clean(title);
         let is_ready = self.admin().daemon.as_ref().is_some_and(|daemon| daemon.is_ready());
         let body = html! {
             a.skip href="#main" { "Skip to the content" }
@@ -199,7 +200,7 @@ impl PageWriter {
                 }
             }
             main #main tabindex="-1" data-live[is_live] {
-                h1 { (title) }
+                h1 { bdi { (title) } }
                 (main)
             }
         };
