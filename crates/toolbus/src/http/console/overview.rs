@@ -56,6 +56,9 @@ fn works(pages: &PageWriter, status: &DaemonStatus) -> Markup {
                 @if health.counts.held_back > 0 {
                     p { (Status::Slow.mark()) " Tools that are quarantined: " (health.counts.held_back) "." }
                 }
+                @if pages.has_state_in_memory() {
+                    p { (Status::Slow.mark()) " State is in memory: when the daemon ends, it forgets which calls have run, switches, schedules and working memory. " code { "store.url" } " names a place for it." }
+                }
                 @for off in &status.disabled { p { (Status::Off.mark()) " The " (off.kind) " " (pages.text(&off.name)) " is switched off." } }
             }
             dl #facts data-part {

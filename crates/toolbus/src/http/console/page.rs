@@ -15,6 +15,7 @@ use serde_json::Value;
 
 use super::access::{Fields, PROOF, Visitor};
 use super::{Console, PATH};
+use crate::config::store::StoreUrl;
 use crate::http::admin::view::ApiError;
 use crate::http::admin::{Actor, Admin, EVERYBODY};
 
@@ -98,6 +99,11 @@ impl PageWriter {
     /// A text without secrets, for attributes and fields.
     pub(super) fn clean(&self, text: &str) -> String {
         self.console.redactor.text(text).into_owned()
+    }
+
+    /// Whether what the daemon keeps ends with it.
+    pub(super) fn has_state_in_memory(&self) -> bool {
+        self.console.config.borrow().store.url() == StoreUrl::Memory
     }
 
     /// A text of others in one line.

@@ -27,7 +27,9 @@ pub(super) async fn page(pages: PageWriter) -> Response {
                 button { "Switch off" }
             }
             p.hint {
-                "At once, for all callers, and also after a restart unless state is kept in memory. Calls that run go on. A source is "
+                "At once, for all callers, and "
+                (if pages.has_state_in_memory() { "until the daemon ends, as its state is in memory" } else { "also after a restart" })
+                ". Calls that run go on. A source is "
                 code { "rest" } ", " code { "mcp:NAME" } " and so on."
             }
         }
