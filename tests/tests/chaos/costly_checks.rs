@@ -149,7 +149,7 @@ async fn a_call_with_half_a_million_wrong_values_is_refused_with_the_first_ones_
         let before = fixture.daemon.peak();
         let request = fixture.by_ana(tool, &json!({"list": vec![1; count]}));
         let (reply, _) = fixture.beside(&request).await;
-        let (grown, told) = (fixture.daemon.peak() - before, reply.error());
+        let (grown, told) = (fixture.daemon.peak().saturating_sub(before), reply.error());
         println!("{tool}: {grown} KiB more than {before}");
         assert_eq!(reply.code(), "invalid_arguments");
         assert!(told.contains("/list/0: ") && told.ends_with("… and more") && told.len() < 10_000, "{told}");
@@ -186,9 +186,9 @@ async fn compiled_schemas_of_many_tools_with_many_patterns_are_kept_by_size() {
         let (reply, _) = fixture.beside(&request).await;
         // A slow machine has no time to compile all patterns.
         assert!(reply.content() == "done" || reply.code() == "invalid_arguments", "{:?}", reply.body());
-        println!("{tool}: {} KiB more than {before}", fixture.daemon.peak() - before);
+        println!("{tool}: {} KiB more than {before}", fixture.daemon.peak().saturating_sub(before));
     }
-    let grown = fixture.daemon.peak() - before;
+    let grown = fixture.daemon.peak().saturating_sub(before);
     assert!(grown < SCHEMAS, "{grown} KiB");
     fixture.daemon.stop(&fixture.site).await;
 }
