@@ -49,6 +49,8 @@ const IDLE_LOOK: Duration = Duration::from_secs(1);
 /// CPU time that a template may use after it is ready, in milliseconds, and besides for each fork.
 const IDLE_CPU_MS: u64 = 500;
 const FORK_CPU_MS: u64 = 100;
+/// The reason for which a template ends that has more memory than a script may have.
+const TAKES_MEMORY: &str = "an import goes on to take memory";
 /// Looks in a row at which a template may have a process besides: the one by which it forks is there for a moment.
 const BUSY_LOOKS: u32 = 3;
 /// Longest thing that a fork reports, in bytes.
@@ -175,7 +177,13 @@ pub(super) fn serve(
             loop {
                 match wait(WaitOptions::NOHANG) {
                     Ok(Some((pid, _))) => {
-                        is_gone |= init.is_program(pid);
+                        if !is_gone && init.is_program(pid) {
+                            is_gone = true;
+                            // The kernel may see it between two looks.
+                            if init.is_out_of_memory() {
+                                rustix::io::write(control, TAKES_MEMORY.as_bytes())?;
+                            }
+                        }
                         running.retain(|fork| *fork != pid);
                     }
                     Ok(None) => break,
@@ -237,7 +245,7 @@ impl Idleness {
         } else if used.cpu_ms > self.before_ms + cpu_ms {
             Some("an import goes on to use CPU time")
         } else if used.memory > limits.memory || is_out_of_memory {
-            Some("an import goes on to take memory")
+            Some(TAKES_MEMORY)
         } else {
             None
         }

@@ -5,7 +5,7 @@ use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use futures_util::FutureExt as _;
@@ -239,6 +239,8 @@ async fn a_package_that_does_something_after_its_import_ends_the_template() {
         let script = || Script { packages: vec![Requirement::parse(package).unwrap()], ..script("print('ran')") };
         let mut was_forked = false;
         eventually("a template that is ended", async || {
+            // Each script allows its template some CPU time, and one that 200 were forked from is replaced.
+            tokio::time::sleep(Duration::from_millis(300)).await;
             let finished = runner.run(script()).await.unwrap();
             assert_eq!(stdout(&finished), "ran\n", "{package}");
             was_forked |= finished.start == StartKind::Forked;
@@ -327,7 +329,7 @@ async fn run_in_fork(template: &Arc<Template>) -> Result<Outcome, SandboxError> 
         files: [("script.py", "print('ran')"), ("input", ""), ("key", "")]
             .map(|(name, text)| (name.to_owned(), text.into()))
             .into(),
-        time: std::time::Duration::from_secs(10),
+        time: Duration::from_secs(10),
         cpu: std::time::Duration::from_secs(10),
         ..Job::default()
     };
