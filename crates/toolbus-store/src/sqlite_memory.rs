@@ -23,6 +23,7 @@ use toolbus_memory::working_memory::{
 use crate::entry_index::{EntryChanges, EntryIndexes, MemoryMark};
 use crate::sqlite::{OpenError, Schema, milliseconds, signed};
 use crate::sqlite_threads::{SqliteThreads, Writer};
+use crate::volatile_memory::UsedMemory;
 
 /// Ending that the name of the file adds to that of the store's file.
 const ENDING: &str = "-memory";
@@ -92,13 +93,6 @@ pub struct SqliteMemory {
 struct MemoryWriter {
     limits: MemoryLimits,
     clock: Clock,
-}
-
-/// Used part of a limit.
-#[derive(Debug, Clone, Copy, Default)]
-struct Used {
-    entries: u64,
-    bytes: u64,
 }
 
 impl SqliteMemory {
@@ -255,7 +249,7 @@ impl MemoryWriter {
         let used = |kind: u8, name: &str| {
             let query = "SELECT entries, bytes FROM memory_usage WHERE kind = ?1 AND name = ?2";
             let unsigned = |row: &Row<'_>, at| row.get::<_, i64>(at).map(|number| u64::try_from(number).unwrap_or(0));
-            let row = |row: &Row<'_>| Ok(Used { entries: unsigned(row, 0)?, bytes: unsigned(row, 1)? });
+            let row = |row: &Row<'_>| Ok(UsedMemory { entries: unsigned(row, 0)?, bytes: unsigned(row, 1)? });
             connection
                 .prepare_cached(query)?
                 .query_row(params![kind, name], row)
@@ -301,12 +295,17 @@ impl MemoryWriter {
 fn usage(connection: &Connection) -> rusqlite::Result<MemoryUsage> {
     let query = "SELECT name, entries, bytes FROM memory_usage WHERE kind = ?1 ORDER BY entries DESC, name LIMIT ?2";
     let unsigned = |row: &Row<'_>, at| row.get::<_, i64>(at).map(|number| u64::try_from(number).unwrap_or(0));
-    let used = |kind: u8| -> rusqlite::Result<Vec<(String, Used)>> {
-        let row = |row: &Row<'_>| Ok((row.get(0)?, Used { entries: unsigned(row, 1)?, bytes: unsigned(row, 2)? }));
+    let used = |kind: u8| -> rusqlite::Result<Vec<(String, UsedMemory)>> {
+        let row =
+            |row: &Row<'_>| Ok((row.get(0)?, UsedMemory { entries: unsigned(row, 1)?, bytes: unsigned(row, 2)? }));
         connection.prepare_cached(query)?.query_map(params![kind, signed(MAX_USAGE as u64 + 1)], row)?.collect()
     };
-    let share = |(share, Used { entries, bytes }): (String, Used)| ShareUsage { share: share.into(), entries, bytes };
-    let namespace = |(name, used): (String, Used)| {
+    let share = |(share, UsedMemory { entries, bytes }): (String, UsedMemory)| ShareUsage {
+        share: share.into(),
+        entries,
+        bytes,
+    };
+    let namespace = |(name, used): (String, UsedMemory)| {
         let (owner, namespace) = name.rsplit_once('\n')?;
         Some(NamespaceUsage { owner: owner.into(), namespace: namespace.into(), entries: used.entries })
     };

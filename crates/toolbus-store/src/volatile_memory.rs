@@ -31,7 +31,7 @@ struct MemoryState {
     owners: HashMap<Arc<str>, BTreeMap<EntryKey, HeldEntry>>,
     /// When each entry ends, with its owner.
     ends: BTreeSet<(Duration, Arc<str>, EntryKey)>,
-    shares: HashMap<Arc<str>, Used>,
+    shares: HashMap<Arc<str>, UsedMemory>,
     /// Entries of each owner's namespaces.
     namespaces: HashMap<(Arc<str>, Arc<str>), u64>,
     total: u64,
@@ -47,11 +47,11 @@ struct HeldEntry {
     revision: u64,
 }
 
-/// Entries and bytes of a share.
+/// Entries and bytes that a share or a namespace has.
 #[derive(Debug, Clone, Copy, Default)]
-struct Used {
-    entries: u64,
-    bytes: u64,
+pub(crate) struct UsedMemory {
+    pub(crate) entries: u64,
+    pub(crate) bytes: u64,
 }
 
 impl VolatileMemory {
@@ -92,7 +92,7 @@ impl MemoryState {
                 Some(replaced) => {
                     total -= replaced.size;
                     if replaced.share == owner.share {
-                        after = Used { entries: after.entries - 1, bytes: after.bytes - replaced.size };
+                        after = UsedMemory { entries: after.entries - 1, bytes: after.bytes - replaced.size };
                     }
                 }
                 None => {
@@ -106,7 +106,7 @@ impl MemoryState {
                     }
                 }
             }
-            after = Used { entries: after.entries + 1, bytes: after.bytes + size };
+            after = UsedMemory { entries: after.entries + 1, bytes: after.bytes + size };
             total += size;
         }
         // What does not grow is not refused, also where a limit was lowered.
@@ -129,7 +129,7 @@ impl MemoryState {
         self.revision += 1;
         self.ends.insert((info.expires_at, Arc::clone(&owner.key), info.key.clone()));
         let share = self.shares.entry(Arc::clone(&owner.share)).or_default();
-        *share = Used { entries: share.entries + 1, bytes: share.bytes + size };
+        *share = UsedMemory { entries: share.entries + 1, bytes: share.bytes + size };
         *self.namespaces.entry((Arc::clone(&owner.key), new.key.namespace().into())).or_default() += 1;
         self.total += size;
         let entry = Arc::new(MemoryEntry { info, value: new.value });
@@ -146,7 +146,7 @@ impl MemoryState {
         self.ends.remove(&(entry.info.expires_at, Arc::clone(owner), key.clone()));
         self.total -= size;
         if let Some(held) = self.shares.get_mut(&share) {
-            *held = Used { entries: held.entries - 1, bytes: held.bytes - size };
+            *held = UsedMemory { entries: held.entries - 1, bytes: held.bytes - size };
             if held.entries == 0 {
                 self.shares.remove(&share);
             }
@@ -218,7 +218,7 @@ impl WorkingMemory for VolatileMemory {
     fn usage(&self) -> BoxFuture<'_, Result<MemoryUsage, MemoryError>> {
         let state = self.state();
         let shares = state.shares.iter().map(|(share, used)| {
-            let Used { entries, bytes } = *used;
+            let UsedMemory { entries, bytes } = *used;
             ShareUsage { share: Arc::clone(share), entries, bytes }
         });
         let namespaces = state.namespaces.iter().map(|((owner, namespace), entries)| {

@@ -66,7 +66,7 @@ fn result_of_call(message: &mut ServerJsonRpcMessage) -> Option<&mut CallToolRes
 /// has: a [`Value`] cannot hold more than 64 bits, and has it rounded. Whether it did.
 fn keep_large_integers(text: &[u8], message: &mut ServerJsonRpcMessage) -> bool {
     #[derive(Deserialize)]
-    struct Response<'a> {
+    struct StructuredResponse<'a> {
         #[serde(borrow)]
         result: StructuredResult<'a>,
     }
@@ -80,7 +80,8 @@ fn keep_large_integers(text: &[u8], message: &mut ServerJsonRpcMessage) -> bool 
     if !result.structured_content.as_ref().is_some_and(has_rounded) {
         return false;
     }
-    let Ok(Response { result: StructuredResult { structured_content } }) = serde_json::from_slice(text) else {
+    let Ok(StructuredResponse { result: StructuredResult { structured_content } }) = serde_json::from_slice(text)
+    else {
         return false;
     };
     let texts = || result.content.iter().filter_map(ContentBlock::as_text);

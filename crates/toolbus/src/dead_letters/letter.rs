@@ -23,7 +23,7 @@ pub(crate) struct Letter {
     pub(crate) id: Option<String>,
     /// The caller's id of the call.
     pub(crate) call_id: Option<String>,
-    /// Why it is dead.
+    /// Reason for which it is dead.
     pub(crate) reason: String,
     /// Since when, in seconds since 1970.
     pub(crate) since: Option<u64>,

@@ -14,8 +14,8 @@ pub(super) struct LetterFilter {
     /// Message id, or call id; may be repeated.
     #[arg(long, value_name = "ID")]
     pub(super) id: Vec<String>,
-    /// Why they are dead: `malformed_request`, `unknown_type`, `reply_to_refused`, `undeliverable_answer`, or of the broker,
-    /// such as `expired` and `delivery_limit`.
+    /// Reason for which they are dead: `malformed_request`, `unknown_type`, `reply_to_refused`, `undeliverable_answer`, or
+    /// of the broker, such as `expired` and `delivery_limit`.
     #[arg(long)]
     pub(super) reason: Option<String>,
     /// The agent that sent the request, as it calls itself.

@@ -47,7 +47,7 @@ pub struct DeadLetterAdmin {
 pub struct LetterQuery {
     /// Name of a queue of the daemon; empty: all of them.
     pub queue: String,
-    /// Why they are dead; empty: for any reason.
+    /// Reason for which the letters are dead; empty: any.
     pub reason: String,
 }
 

@@ -199,17 +199,17 @@ pub(super) async fn check(pages: PageWriter, connection: Option<Extension<Arc<Co
 /// An agent that may use other tools by the files than by what is in force.
 struct AccessChange {
     agent: String,
-    gains: ToolNames,
-    loses: ToolNames,
+    gains: CountedTools,
+    loses: CountedTools,
 }
 
 /// The first [`MAX_TOOLS`] of some tools, and how many they are.
-struct ToolNames {
+struct CountedTools {
     first: Vec<String>,
     count: usize,
 }
 
-impl ToolNames {
+impl CountedTools {
     /// The tools of `all` that `others` has not.
     fn beside(all: &BTreeSet<String>, others: &BTreeSet<String>) -> Self {
         let first = all.difference(others).take(MAX_TOOLS).cloned().collect();
@@ -230,8 +230,8 @@ fn access_changes(running: &Config, next: &Config, registry: &Registry) -> Optio
     };
     let change = |agent: String, had: &BTreeSet<String>, has: &BTreeSet<String>| AccessChange {
         agent,
-        gains: ToolNames::beside(has, had),
-        loses: ToolNames::beside(had, has),
+        gains: CountedTools::beside(has, had),
+        loses: CountedTools::beside(had, has),
     };
     let unknown = Caller::unknown();
     let of_unknown = change(EVERYBODY.to_owned(), &names(&before, &unknown), &names(&after, &unknown));
@@ -244,7 +244,7 @@ fn access_changes(running: &Config, next: &Config, registry: &Registry) -> Optio
 }
 
 fn changed_access(pages: &PageWriter, changes: &[AccessChange]) -> Markup {
-    let names = |tools: &ToolNames| {
+    let names = |tools: &CountedTools| {
         html! {
             @for tool in &tools.first { div { (pages.link("tools", tool)) } }
             @if tools.count > MAX_TOOLS { span.dim { "and " (tools.count - MAX_TOOLS) " more" } }
