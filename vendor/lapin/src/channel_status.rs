@@ -46,6 +46,13 @@ impl ChannelStatus {
         self.read().state == ChannelState::Connected
     }
 
+    /// Changed for Toolbus: the error that ended the channel, if one did. A call that finds the
+    /// channel closed fails without it.
+    #[must_use]
+    pub fn error(&self) -> Option<Error> {
+        self.read().ackers.check().err()
+    }
+
     /// Returns `true` if the channel is waiting for the connection to be recovered.
     #[must_use]
     pub fn reconnecting(&self) -> bool {

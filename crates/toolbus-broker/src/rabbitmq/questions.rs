@@ -235,5 +235,7 @@ impl Questions {
 pub(super) async fn attempt(channel: &Channel, exchange: ShortString, address: ShortString) -> Result<(), Error> {
     let options = BasicPublishOptions::default();
     drop(channel.basic_publish(exchange, address, options, &[], BasicProperties::default()).await?);
-    channel.tx_rollback().await
+    let taken_back = channel.tx_rollback().await;
+    // The broker may have closed the channel over the message before this asked for more.
+    taken_back.map_err(|error| channel.status().error().unwrap_or(error))
 }
