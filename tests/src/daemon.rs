@@ -240,7 +240,16 @@ impl Daemon {
 
     /// Waits until requests can be taken and answered.
     pub async fn wait_until_ready(&self) {
-        eventually("readiness", async || (self.get("/readyz").await?.0 == 200).then_some(())).await;
+        let mut shown = Value::Null;
+        eventually("readiness", async || {
+            let (code, body) = self.get("/readyz").await?;
+            if code != 200 && body != shown {
+                println!("not ready: {body}");
+                shown = body;
+            }
+            (code == 200).then_some(())
+        })
+        .await;
     }
 
     /// Asks the HTTP server: status code and body, if it answers.

@@ -23,6 +23,8 @@ const NETWORKS: std::ops::Range<u8> = 1..250;
 const PORT: u16 = 5672;
 /// Seconds of silence after which a node counts as down among the others.
 const TICK_SECONDS: u32 = 5;
+/// Expression of Erlang for the queues that a node counts as down.
+const DOWN_QUEUES: &str = r#"rabbit_amqqueue:list_down(<<"/">>)."#;
 const COOKIE: &str = "toolbus-tests";
 
 /// A running cluster. It ends when dropped, and when the test process ends.
@@ -63,7 +65,7 @@ impl RabbitCluster {
         Ok(cluster)
     }
 
-    /// Waits until all nodes run, and see each other.
+    /// Waits until all nodes run, see each other, and know where every queue is.
     ///
     /// # Errors
     ///
@@ -81,11 +83,13 @@ impl RabbitCluster {
         Ok(())
     }
 
-    /// Whether a node runs, and sees all others run.
+    /// Whether a node runs, sees all others run, and counts no queue as down: after a partition, the tables of nodes that
+    /// are one cluster again may differ until one of them starts again.
     pub async fn is_whole(&self, node: usize) -> bool {
         // A program that asks takes a second of CPU time.
         self.takes_connections(node).await
             && self.ctl(node, &["cluster_status"]).await.is_ok_and(|status| has_all(&status))
+            && self.ctl(node, &["eval", DOWN_QUEUES]).await.is_ok_and(|queues| queues.trim() == "[]")
     }
 
     /// Whether a node takes connections: one that does not see a majority takes none.

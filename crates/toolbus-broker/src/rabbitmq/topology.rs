@@ -383,7 +383,10 @@ pub(super) fn refused_or_lost(name: &ShortString, error: &Error) -> TopologyErro
 }
 
 fn lost(kind: &str, name: impl Display, error: &Error) -> TopologyError {
-    TopologyError::Lost(format!("{kind} '{name}': {}", cause::words(error)))
+    let words = cause::words(error);
+    // After a partition, nodes that are one cluster again may disagree on this for ever.
+    let advice = if words.contains(NODE_DOWN) { "; if that node runs, restart it" } else { "" };
+    TopologyError::Lost(format!("{kind} '{name}': {words}{advice}"))
 }
 
 #[cfg(test)]
