@@ -28,5 +28,6 @@ pub use problem::{MAX_SHOWN, Origin, Part, Position, Problem, Problems, Span, ex
 pub use schema::{SchemaNode, schema_of};
 pub use secret::{Secret, resolve_secrets, secret_schema};
 pub use size::{ByteSize, LargeSize, Size, SizeError};
+pub use toml::toml_sections;
 pub use tree::{KeyPath, Tree, key_path, push_key};
 pub use validate::{Check, Formats, InvalidSchema, SchemaDifference, differences, in_order};

@@ -1,6 +1,7 @@
 //! Reads TOML, with the position of every key and value.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::path::Path;
 
 use serde_json::{Map, Number, Value};
@@ -75,6 +76,52 @@ pub(crate) fn key(text: &str) -> Option<KeyPath> {
             _ => return Some(path),
         }
     }
+}
+
+/// Returns the bytes of the sections of a TOML text whose paths are meant, in order: each from its header to the blank lines
+/// and comments above the next one. None if `text` is not TOML.
+#[must_use]
+pub fn toml_sections(text: &str, is_meant: impl Fn(&[String]) -> bool) -> Vec<Range<usize>> {
+    let Ok(table) = DeTable::parse(text) else { return Vec::new() };
+    let mut headers = BTreeMap::new();
+    note_headers(&mut headers, &mut KeyPath::new(), table.get_ref(), text);
+    let ends = headers.keys().skip(1).map(|next| next - len_above(text.get(..*next).unwrap_or_default()));
+    let ranges = headers.iter().zip(ends.chain([text.len()]));
+    ranges.filter(|((_, path), _)| is_meant(path)).map(|((start, _), end)| *start..end).collect()
+}
+
+/// Notes where the header of each table is. A table without one is at a key, or at a brace.
+fn note_headers(headers: &mut BTreeMap<usize, KeyPath>, path: &mut KeyPath, table: &DeTable<'_>, text: &str) {
+    for (key, value) in table {
+        path.push(key.get_ref().to_string());
+        let elements = match value.get_ref() {
+            DeValue::Array(elements) => elements.iter().collect(),
+            _ => vec![value],
+        };
+        for element in elements {
+            if let DeValue::Table(below) = element.get_ref() {
+                let start = element.span().start;
+                if text.get(start..).is_some_and(|rest| rest.starts_with('[')) {
+                    headers.insert(start, path.clone());
+                }
+                note_headers(headers, path, below, text);
+            }
+        }
+        path.pop();
+    }
+}
+
+/// Length of the comments at the end of a text, with the blank lines before them.
+fn len_above(text: &str) -> usize {
+    let mut lines = text.split_inclusive('\n').rev().peekable();
+    let mut length = 0;
+    while let Some(line) = lines.next_if(|line| line.trim_start().starts_with('#')) {
+        length += line.len();
+    }
+    while let Some(line) = lines.next_if(|line| line.trim().is_empty()) {
+        length += line.len();
+    }
+    length
 }
 
 struct TomlReader<'a> {
@@ -207,6 +254,18 @@ mod tests {
         assert_eq!(key(r#"tools.limits."web_*".timeout"#).unwrap(), ["tools", "limits", "web_*", "timeout"]);
         assert_eq!(key("a = 1\nb"), None);
         assert_eq!(key("a."), None);
+    }
+
+    #[test]
+    fn sections_reach_from_their_header_to_what_is_above_the_next() {
+        let text = "# of a\n[a.b]\nx = '''\n[a.c]\n''' # [a.d]\n#y = 1\n\n# of c\n[c]\ny = [\n['x']\n]\n[a.b.d]\nz = {}\n# last\n";
+        let found = |name: &str| -> Vec<&str> {
+            let sections = toml_sections(text, |path| path.iter().any(|key| key == name));
+            sections.into_iter().map(|section| &text[section]).collect()
+        };
+        assert_eq!(found("b"), ["[a.b]\nx = '''\n[a.c]\n''' # [a.d]\n#y = 1\n", "[a.b.d]\nz = {}\n# last\n"]);
+        assert_eq!(found("c"), ["[c]\ny = [\n['x']\n]\n"]);
+        assert!(found("x").is_empty() && toml_sections("[a", |_| true).is_empty());
     }
 
     #[test]

@@ -344,7 +344,7 @@ fn a_server_is_added_to_the_configuration_and_checked_first() {
     let before = std::fs::read_to_string(&file).unwrap();
     assert!(before.contains("pin = true\n") && before.contains("[mcp.servers.Echo]"), "{before}");
     let (code, told) = run(&["mcp", "add", "echo", "--", "true"]);
-    assert!(code == Some(2), "{told}");
+    assert!(code == Some(2) && told.contains("--force"), "{told}");
     for mistake in [
         &["mcp", "add", "management", "--", "true"][..],
         &["mcp", "add", "x", "--url", "mailto:x"],
@@ -364,6 +364,21 @@ fn a_server_is_added_to_the_configuration_and_checked_first() {
         }
         assert_eq!(std::fs::read_to_string(folder.path().join(other)).unwrap(), "{}");
     }
+    let commented = format!("# Mine.\n[bus]\nurl = \"embedded\" # here\n\n{before}");
+    std::fs::write(&file, &commented).unwrap();
+    let (code, told) = run(&["mcp", "add", "echo", "--force", "--", program, ECHO, "--new"]);
+    assert!(code == Some(0) && told.starts_with("replaced echo in toolbus.toml"), "{told}");
+    let after = std::fs::read_to_string(&file).unwrap();
+    let (start, _) = commented.split_once("[mcp.servers.Echo]").unwrap();
+    let (_, rest) = commented.split_once("\n\n# Added by `toolbus mcp add`.\n[mcp.servers.web]").unwrap();
+    let section = after.strip_prefix(start).and_then(|after| after.strip_suffix(rest)).unwrap();
+    assert!(section.starts_with("[mcp.servers.echo]\n") && section.contains(", \"--new\"]\n"), "{after}");
+    assert!(!section.contains("LOG"), "{after}");
+    let json = r#"{"mcpServers": {"gh": {"command": "true"}}}"#;
+    std::fs::write(folder.path().join("mcp.json"), json).unwrap();
+    std::fs::write(&file, "[mcp]\nservers_file = \"mcp.json\"\n").unwrap();
+    let (code, told) = run(&["mcp", "add", "gh", "--force", "--", "true"]);
+    assert!(code == Some(2) && told.contains("change it where it is"), "{told}");
     // What is wrong with another server was so before.
     std::fs::write(folder.path().join("mcp.json"), r#"{"mcpServers": {"gh": {"command": "${NOWHERE}"}}}"#).unwrap();
     std::fs::write(&file, "[mcp]\nservers_file = \"mcp.json\"\n").unwrap();

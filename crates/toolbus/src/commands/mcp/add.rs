@@ -5,12 +5,17 @@ use std::io::{self, Write as _};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use toolbus_config::toml_sections;
+
 use crate::commands::edit::{self, NewFile};
 use crate::commands::init::{FILE, key, quoted};
 use crate::commands::target::{Operator, TargetError};
 use crate::commands::{config_options, note, shell_word};
 use crate::config::{Config, Sources};
 use crate::terminal::ignore_broken_pipe;
+
+/// First line of a section.
+const ADDED: &str = "# Added by `toolbus mcp add`.\n";
 
 /// Adds an MCP server to the configuration: a program, after `--`, or --url.
 ///
@@ -32,6 +37,9 @@ pub(super) struct AddArgs {
     /// Quarantine tools that change since they were first seen, until `toolbus pins approve`.
     #[arg(long)]
     pin: bool,
+    /// Replace the section of a server that is there.
+    #[arg(long)]
+    force: bool,
     /// Print the section, and write nothing.
     #[arg(long)]
     print: bool,
@@ -50,24 +58,34 @@ pub(super) fn run(args: &AddArgs, operator: &Operator) -> Result<ExitCode, Targe
     let file = operator.sources.files.last().cloned().unwrap_or_else(|| PathBuf::from(FILE));
     edit::expect_toml(&file)?;
     let before = edit::read(&file)?;
-    let (mut known, mut is_first) = (Vec::new(), true);
-    if before.is_some() {
+    let (mut known, mut is_first, mut replaced) = (Vec::new(), true, None);
+    if let Some(before) = &before {
         let config = Config::load_for(&operator.sources, &[]).map_err(TargetError::Mistakes)?.config;
         is_first = !config.mcp.is_configured();
         let folded = args.name.to_lowercase();
         let servers = config.mcp_servers();
         known = servers.problems.iter().map(ToString::to_string).collect();
-        if servers.specs.iter().any(|spec| spec.name.as_str().to_lowercase() == folded) {
-            let text = format!("there is an MCP server `{}` already: change it in `{}`", args.name, file.display());
-            return Err(TargetError::Usage(text));
+        replaced = with_section(before, &folded, &section);
+        let is_known = servers.specs.iter().any(|spec| spec.name.as_str().to_lowercase() == folded);
+        let mend = match &replaced {
+            Some(_) if !args.force => Some("--force replaces its section"),
+            None if is_known => Some("change it where it is, as this file has no section of it"),
+            _ => None,
+        };
+        if let Some(mend) = mend {
+            let (name, file) = (&args.name, file.display());
+            return Err(TargetError::Usage(format!("there is an MCP server `{name}` already; `{file}`: {mend}")));
         }
     }
-    let is_new = before.is_none();
-    let mut text = before.unwrap_or_default();
-    if !text.is_empty() {
-        text += if text.ends_with('\n') { "\n" } else { "\n\n" };
-    }
-    let draft = NewFile::new(&file, &(text + &section), is_new)?;
+    let (is_new, is_replaced) = (before.is_none(), replaced.is_some());
+    let text = replaced.unwrap_or_else(|| {
+        let mut text = before.unwrap_or_default();
+        if !text.is_empty() {
+            text += if text.ends_with('\n') { "\n" } else { "\n\n" };
+        }
+        text + &section
+    });
+    let draft = NewFile::new(&file, &text, is_new)?;
     let mut sources = Sources { files: operator.sources.files.clone(), ..operator.sources.clone() };
     sources.files.pop();
     sources.files.push(draft.path().to_owned());
@@ -91,13 +109,30 @@ pub(super) fn run(args: &AddArgs, operator: &Operator) -> Result<ExitCode, Targe
     let options = config_options(if files.is_empty() { std::slice::from_ref(&file) } else { files });
     // A daemon that had no servers at its start takes none at a reload.
     let starts = if is_first { "a restart of the daemon".to_owned() } else { format!("`toolbus reload{options}`") };
+    let done = if is_replaced { format!("replaced {name} in") } else { format!("added {name} to") };
     let written = format!(
-        "added {name} to {}; `toolbus mcp test {}{options}` tries it, {starts} starts it",
+        "{done} {}; `toolbus mcp test {}{options}` tries it, {starts} starts it",
         file.display(),
         shell_word(name)
     );
     ignore_broken_pipe(writeln!(io::stdout(), "{written}"))?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Puts `section` in the place of those that `text` has of the server of this name, in lower case; `None` if it has none.
+fn with_section(text: &str, name: &str, section: &str) -> Option<String> {
+    let is_of_server = |path: &[String]| match path {
+        [mcp, servers, own, ..] => mcp == "mcp" && servers == "servers" && own.to_lowercase() == name,
+        _ => false,
+    };
+    let sections = toml_sections(text, is_of_server);
+    let first = sections.first()?.start;
+    let has_title = text.get(..first).is_some_and(|before| before.ends_with(ADDED));
+    let section = if has_title { section.strip_prefix(ADDED)? } else { section };
+    let mut text = text.to_owned();
+    sections.into_iter().rev().for_each(|section| text.replace_range(section, ""));
+    text.insert_str(first, section);
+    Some(text)
 }
 
 /// Variables of the daemon's environment that the section refers to.
@@ -107,7 +142,7 @@ fn wanted(args: &AddArgs) -> impl Iterator<Item = &str> {
 }
 
 fn section(args: &AddArgs) -> String {
-    let mut text = format!("# Added by `toolbus mcp add`.\n[mcp.servers.{}]\n", key(&args.name));
+    let mut text = format!("{ADDED}[mcp.servers.{}]\n", key(&args.name));
     // Writing to a string cannot fail.
     if let Some(url) = &args.url {
         let _ = writeln!(text, "url = {}", quoted(url));
