@@ -161,8 +161,10 @@ pub async fn run(args: CallArgs, context: &Context) -> Result<ExitCode, CallComm
                 if let Err(error) = printed {
                     told(format!("the call was refused or failed, and the answer cannot be written: {error}"));
                 }
-                if !is_json && !context.config.agents.is_empty() && is_refusal(&reply.content) {
-                    note(&identity::shown(args.seen(&context.config).as_ref(), &context.config));
+                let is_told = !is_json && is_refusal(&reply.content);
+                let shown = is_told.then(|| identity::shown(args.seen(&context.config).as_ref(), &context.config));
+                if let Some(shown) = shown.flatten() {
+                    note(&shown);
                 }
                 return Ok(ExitCode::from(exit_code(&reply.content)));
             };

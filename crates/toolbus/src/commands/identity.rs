@@ -2,7 +2,7 @@
 
 use toolbus_core::caller::{AgentName, Caller, IdentitySource};
 
-use crate::config::Config;
+use crate::config::{BusUrl, Config};
 
 /// Refuses a call for another agent than the daemon would take it for, and one that it would not take at all.
 ///
@@ -24,9 +24,15 @@ pub(super) fn check(wanted: Option<&AgentName>, seen: Option<&Caller>, config: &
     }
 }
 
-/// Who a call was, for the caller of one that was refused.
-pub(super) fn shown(seen: Option<&Caller>, config: &Config) -> String {
-    let Some(seen) = seen else { return "to the daemon, this is no agent that it serves".to_owned() };
+/// Who a call was, for the caller of one that was refused; `None` if that tells nothing.
+pub(super) fn shown(seen: Option<&Caller>, config: &Config) -> Option<String> {
+    let Some(seen) = seen else { return Some("to the daemon, this is no agent that it serves".to_owned()) };
+    let is_unnamed = seen.agent.as_ref().is_some_and(|agent| agent.as_str() == toolbus_client::SOURCE);
+    if config.agents.is_empty() {
+        // The daemon may have a configuration of its own.
+        let text = "the call named no agent: --as AGENT names one, which may have other tools";
+        return (is_unnamed && config.bus.url != BusUrl::Embedded).then(|| text.to_owned());
+    }
     let has_section = seen.agent.as_ref().is_some_and(|agent| config.agents.contains_key(agent));
     let without = match has_section {
         true => "",
@@ -34,11 +40,12 @@ pub(super) fn shown(seen: Option<&Caller>, config: &Config) -> String {
         false => ". It has no section in `agents`",
     };
     let who = match (&config.identity.source, &seen.agent) {
+        (_, Some(agent)) if is_unnamed => format!("it is the agent `{agent}`, as it named none (use --as AGENT)"),
         (IdentitySource::Broker, _) => by_login(seen),
         (IdentitySource::Header, Some(agent)) => format!("it is the agent `{agent}`"),
-        (IdentitySource::Header, None) => "it is no agent; --as names one".to_owned(),
+        (IdentitySource::Header, None) => "it is no agent".to_owned(),
     };
-    format!("to a daemon of this configuration, {who}{without}")
+    Some(format!("to a daemon of this configuration, {who}{without}"))
 }
 
 fn by_login(seen: &Caller) -> String {
@@ -87,9 +94,14 @@ mod tests {
     #[test]
     fn a_caller_that_was_refused_reads_who_it_was() {
         let of_login = config("[identity]\nsource = 'broker'\n[agents.ana]\n");
-        let told = |config: &Config, login| shown(seen(config, login, "toolbus-cli").as_ref(), config);
+        let told = |config: &Config, login| shown(seen(config, login, "toolbus-cli").as_ref(), config).unwrap();
         insta::assert_snapshot!(told(&of_login, Some("kai")), @"to a daemon of this configuration, the login `kai` is the agent `kai`. It has no section in `agents`, and so no tool");
         insta::assert_snapshot!(told(&of_login, Some("ana")), @"to a daemon of this configuration, the login `ana` is the agent `ana`");
         insta::assert_snapshot!(told(&of_login, None), @"to a daemon of this configuration, without a login in bus.url it is no agent. It has no section in `agents`, and so no tool");
+        insta::assert_snapshot!(told(&config("[agents.ana]\n"), None), @"to a daemon of this configuration, it is the agent `toolbus-cli`, as it named none (use --as AGENT). It has no section in `agents`, and so no tool");
+        let without = |text: &str, source| shown(seen(&config(text), None, source).as_ref(), &config(text));
+        let remote = "[bus]\nurl = 'amqp://broker'\n";
+        insta::assert_snapshot!(without(remote, "toolbus-cli").unwrap(), @"the call named no agent: --as AGENT names one, which may have other tools");
+        assert_eq!([without(remote, "ana"), without("", "toolbus-cli")], [None, None]);
     }
 }
