@@ -226,6 +226,19 @@ async fn a_daemon_that_takes_no_calls_says_why() {
 }
 
 #[tokio::test]
+async fn a_file_that_was_removed_under_a_running_daemon_is_told() {
+    let site = BrokerNamespace::shared().await;
+    let daemon = Daemon::start(&site, "[store]\nurl = \"sqlite:toolbus.db\"\n").await;
+    std::fs::remove_file(daemon.folder().join("toolbus.db")).unwrap();
+    daemon.blocked_by("store_away").await;
+    let (run, findings) = examine(daemon.folder()).await;
+    assert!(mend(&findings, "store", "toolbus.db` was removed or replaced").contains("restart the daemon"), "{run:?}");
+    let of_store = findings.iter().filter(|finding| finding["subject"] == "store");
+    assert_eq!(of_store.count(), 1, "{findings:#?}");
+    daemon.stop(&site).await;
+}
+
+#[tokio::test]
 async fn a_configuration_with_mistakes_is_told_and_nothing_is_examined_by_it() {
     let run = toolbus(&["doctor", "--set", "bus.nam=x", "--set", "http.listen=here", "--output", "json"]).await;
     let report = run.json();

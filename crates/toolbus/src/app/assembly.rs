@@ -95,7 +95,7 @@ pub(super) async fn build(
         families.iter().for_each(|family| family.watch(exporters));
         telemetry::watch(exporters, pins.clone(), Arc::clone(&health), calls.gates.breakers().clone(), ledger);
     }
-    let (admin, reloads) = DaemonAdmin::new(Arc::clone(&health), &sources.files);
+    let (admin, reloads) = DaemonAdmin::new(Arc::clone(&health), &sources.files, &config);
     let tasks = Tasks::default();
     let (bus, http_auth) = (context.bus, HttpAuth::new(&config, audit, tasks.stop_serving.clone()));
     Ok(App {

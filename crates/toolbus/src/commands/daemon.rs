@@ -76,7 +76,7 @@ pub async fn reload(args: ReloadArgs, operator: &Operator) -> Result<ExitCode, T
 }
 
 fn shown(daemon: &DaemonStatus) -> String {
-    let DaemonStatus { files, blocked_by, busiest_agents, busiest_tools, disabled, status } = daemon;
+    let DaemonStatus { files, blocked_by, state_in_memory, busiest_agents, busiest_tools, disabled, status } = daemon;
     let mut table = Table::new();
     table.load_style(NOTHING);
     let mut add = |name: &str, value: String| {
@@ -89,6 +89,9 @@ fn shown(daemon: &DaemonStatus) -> String {
     add("ready", if status.ready { "yes".to_owned() } else { "no".to_owned() });
     for blocker in blocked_by {
         add("", reason(blocker));
+    }
+    if *state_in_memory {
+        add("state", "in memory, and lost when the daemon ends".to_owned());
     }
     let broker = &status.broker;
     let connected = if broker.connected { "connected" } else { "not connected" };

@@ -26,6 +26,8 @@ use crate::app;
 use crate::config::Config;
 use crate::terminal::{OutputFormat, ignore_broken_pipe};
 
+/// Subject of findings on the store, which the daemon has, too.
+const STORE: &str = "store";
 /// Longest wait for one answer of others.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Longest text of a finding, in characters.
@@ -87,7 +89,7 @@ pub async fn run(args: DoctorArgs, operator: &Operator) -> Result<ExitCode, Targ
                 network::telemetry(&checked.targets),
                 programs::examine(config),
                 network::servers(config, &running.servers),
-                store::examine(config, sources),
+                store::examine(config, sources, &running),
             );
             let configuration = configuration::examine(&checked, sources);
             let redactor = app::redactor(config);

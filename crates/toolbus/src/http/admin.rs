@@ -44,6 +44,8 @@ use view::{
     ToolVerdict, ToolsFound, ToolsQuery,
 };
 
+use crate::config::Config;
+use crate::config::store::StoreUrl;
 use crate::http::{Health, McpAdmin, ReloadReport};
 
 /// The name that stands for every caller without a section.
@@ -340,16 +342,19 @@ impl Admin {
 pub struct DaemonAdmin {
     health: Arc<Health>,
     files: Arc<[PathBuf]>,
+    has_state_in_memory: bool,
     reloads: mpsc::Sender<ReloadRequest>,
 }
 
 impl DaemonAdmin {
-    /// A daemon whose configuration is read from `files`; the receiver yields the requests for reloads.
+    /// A daemon with this configuration, which is read from `files`; the receiver yields the requests for reloads.
     #[must_use]
-    pub fn new(health: Arc<Health>, files: &[PathBuf]) -> (Self, mpsc::Receiver<ReloadRequest>) {
+    pub fn new(health: Arc<Health>, files: &[PathBuf], config: &Config) -> (Self, mpsc::Receiver<ReloadRequest>) {
         let (reloads, requests) = mpsc::channel(MAX_RELOADS);
         let absolute = |file: &PathBuf| std::path::absolute(file).unwrap_or_else(|_| file.clone());
-        (Self { health, files: files.iter().map(absolute).collect(), reloads }, requests)
+        let files = files.iter().map(absolute).collect();
+        let has_state_in_memory = config.store.url() == StoreUrl::Memory;
+        (Self { health, files, has_state_in_memory, reloads }, requests)
     }
 
     /// Whether requests can be taken and answered now.
@@ -364,6 +369,7 @@ impl DaemonAdmin {
         DaemonStatus {
             files: self.files.to_vec(),
             blocked_by: self.health.readiness().blocked_by,
+            state_in_memory: self.has_state_in_memory,
             busiest_agents: busiest_agents(self.health.policy(), &self.health.recent_by_agent()),
             busiest_tools: busiest_tools(self.health.busy_tools()),
             disabled: switched_off(self.health.policy()),

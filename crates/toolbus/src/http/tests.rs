@@ -261,7 +261,7 @@ async fn the_folder_of_a_file_of_the_store_is_told_to_operators_alone() {
     let detail = "ledger: the store failed: the file `toolbus.db` was removed or replaced";
     let blocked_by = json!([{"reason": "store_away", "detail": detail}]);
     assert_eq!(fixture.get("/readyz").await, (503, json!({"ready": false, "blockedBy": blocked_by})));
-    let (admin, _reloads) = DaemonAdmin::new(Arc::clone(&fixture.health), &[]);
+    let (admin, _reloads) = DaemonAdmin::new(Arc::clone(&fixture.health), &[], &Config::default());
     let whole = detail.replace("toolbus.db", path.to_str().unwrap());
     assert_eq!(admin.status().blocked_by, [Blocker::StoreAway { detail: whole }]);
 }

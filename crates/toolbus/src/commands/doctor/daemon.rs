@@ -3,9 +3,10 @@
 use axum::http::Method;
 use toolbus_mcp_client::status::ServerStatus;
 
-use super::{Finding, PATIENCE};
+use super::{Finding, PATIENCE, STORE};
 use crate::commands::daemon::reason;
 use crate::commands::target::{DaemonArgs, Operator, TargetError};
+use crate::http::Blocker;
 use crate::http::admin::client::{AdminClient, AdminClientError};
 use crate::http::admin::view::{DaemonStatus, McpServerList};
 
@@ -17,6 +18,15 @@ pub(super) struct RunningDaemon {
     pub(super) findings: Vec<Finding>,
     /// MCP servers of the daemon; empty without one.
     pub(super) servers: Vec<ServerStatus>,
+    /// Whether its state is lost when it ends.
+    pub(super) has_state_in_memory: bool,
+}
+
+impl RunningDaemon {
+    /// Whether a part of the installation has a finding of the daemon's.
+    pub(super) fn tells_of(&self, subject: &str) -> bool {
+        self.findings.iter().any(|finding| finding.subject == subject)
+    }
 }
 
 /// Examines the daemon, if one runs.
@@ -47,6 +57,7 @@ pub(super) async fn examine(args: &DaemonArgs, operator: &Operator) -> Result<Ru
 async fn of_daemon(client: &AdminClient) -> RunningDaemon {
     let status = client.ask_within::<DaemonStatus>(PATIENCE, Method::GET, "/v1/status").await;
     let servers = client.ask_within::<McpServerList>(PATIENCE, Method::GET, "/v1/mcp").await;
+    let has_state_in_memory = status.as_ref().is_ok_and(|status| status.state_in_memory);
     let mut findings = match status {
         Ok(status) => of_status(&status),
         Err(error) => vec![Finding::problem(SUBJECT, error.to_string())],
@@ -55,7 +66,7 @@ async fn of_daemon(client: &AdminClient) -> RunningDaemon {
         findings.push(Finding::warning(SUBJECT, format!("its MCP servers are not known: {error}")));
         Vec::new()
     });
-    RunningDaemon { findings, servers }
+    RunningDaemon { findings, servers, has_state_in_memory }
 }
 
 fn of_status(DaemonStatus { blocked_by, status, .. }: &DaemonStatus) -> Vec<Finding> {
@@ -67,8 +78,14 @@ fn of_status(DaemonStatus { blocked_by, status, .. }: &DaemonStatus) -> Vec<Find
             .mended_by("restart the daemon, or use its own program")
     };
     let blockers = blocked_by.iter().map(|blocker| {
-        let text = format!("takes no calls: {}", reason(blocker));
-        Finding::problem(SUBJECT, text).mended_by("toolbus status; docs/operations.md, Health, has every reason")
+        let reason = reason(blocker);
+        if let Blocker::StoreAway { .. } = blocker {
+            let mend = "make room where a disk is full, start a server that is away, restart the daemon if its file was \
+                        removed: it begins a new one";
+            return Finding::problem(STORE, format!("the running daemon takes no calls: {reason}")).mended_by(mend);
+        }
+        Finding::problem(SUBJECT, format!("takes no calls: {reason}"))
+            .mended_by("toolbus status; docs/operations.md, Health, has every reason")
     });
     let reload = status.reload.as_ref().filter(|last| !last.report.applied).map(|last| {
         let why = last.report.error.as_deref().map(|error| format!(": {error}")).unwrap_or_default();

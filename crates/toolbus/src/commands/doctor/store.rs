@@ -10,31 +10,37 @@ use toolbus_core::store::{Store, StoreError};
 use toolbus_protocol::new_message_id;
 use toolbus_store::Sqlite;
 
-use super::{Finding, PATIENCE, mode};
+use super::daemon::RunningDaemon;
+use super::{Finding, PATIENCE, STORE, mode};
 use crate::app::is_of_another;
 use crate::commands::shell_word;
 use crate::config::store::StoreUrl;
 use crate::config::{Config, Sources};
 
-const SUBJECT: &str = "store";
 /// Namespace and value of the entry that is written and deleted again.
 const NAMESPACE: &str = "doctor";
 const VALUE: &[u8] = b"written by toolbus doctor";
+/// Place for state that is in memory.
+const NAME_A_FILE: &str = "set store.url, such as \"sqlite:/var/lib/toolbus/toolbus.db\"";
 /// Rights of all but the owner.
 const OTHERS: u32 = 0o077;
 
-/// Writes to the store, and reads it back.
-pub(super) async fn examine(config: &Config, sources: &Sources) -> Vec<Finding> {
+/// Writes to the store, and reads it back, unless the running daemon tells what is wrong with it.
+pub(super) async fn examine(config: &Config, sources: &Sources, running: &RunningDaemon) -> Vec<Finding> {
+    if running.tells_of(STORE) {
+        return Vec::new();
+    }
+    if running.has_state_in_memory && config.store.url != Some(StoreUrl::Memory) {
+        let text = "state of the running daemon is in memory, and lost when it ends; its log says why";
+        return vec![Finding::warning(STORE, text).mended_by(format!("{NAME_A_FILE}, and restart the daemon"))];
+    }
     match config.store.url() {
         StoreUrl::Memory if config.store.url.is_some() => {
-            vec![Finding::ok(SUBJECT, "state is in memory, and lost when the daemon ends, as store.url says")]
+            vec![Finding::ok(STORE, "state is in memory, and lost when the daemon ends, as store.url says")]
         }
         StoreUrl::Memory => {
             let text = "state is in memory, and lost when the daemon ends: no folder for state can be written";
-            vec![
-                Finding::warning(SUBJECT, text)
-                    .mended_by("set store.url, such as \"sqlite:/var/lib/toolbus/toolbus.db\""),
-            ]
+            vec![Finding::warning(STORE, text).mended_by(NAME_A_FILE)]
         }
         StoreUrl::Sqlite(file) => of_file(config, &file).await,
         StoreUrl::Redis(url) => match config.store.open(&config.queue_prefix(), &sources.holder()) {
@@ -42,7 +48,7 @@ pub(super) async fn examine(config: &Config, sources: &Sources) -> Vec<Finding> 
                 let mend = "start the server, or correct store.url and its login";
                 vec![judged(&url.to_string(), within(try_out(&*open.store)).await, mend)]
             }
-            Err(error) => vec![Finding::problem(SUBJECT, error.to_string()).mended_by("correct store.tls")],
+            Err(error) => vec![Finding::problem(STORE, error.to_string()).mended_by("correct store.tls")],
         },
     }
 }
@@ -56,12 +62,12 @@ async fn of_file(config: &Config, file: &Path) -> Vec<Finding> {
     let Some(existing) = file.ancestors().map(or_here).find(|path| path.exists()) else { return Vec::new() };
     if is_of_another(existing, Access::READ_OK | Access::WRITE_OK) {
         let text = format!("this user may not use `{}`", existing.display());
-        return vec![Finding::warning(SUBJECT, text).mended_by("run this command as the user of the daemon")];
+        return vec![Finding::warning(STORE, text).mended_by("run this command as the user of the daemon")];
     }
     if existing == file && Sqlite::is_older(file) {
         // Another daemon may use it.
         let text = format!("`{}` is of an earlier version: the daemon changes it at its start", file.display());
-        return vec![Finding::ok(SUBJECT, text)];
+        return vec![Finding::ok(STORE, text)];
     }
     let mend = "give the daemon's user the right to write there, and the disk room; or set store.url";
     let tried = if existing == file { within(of_sqlite(file)).await } else { within(in_scratch(existing)).await };
@@ -71,7 +77,7 @@ async fn of_file(config: &Config, file: &Path) -> Vec<Finding> {
         if mode(path).is_some_and(|mode| mode & OTHERS != 0) {
             let text = format!("others than its owner may use `{}`", path.display());
             let mend = format!("chmod go-rwx {}", shell_word(&path.display().to_string()));
-            findings.push(Finding::warning(SUBJECT, text).mended_by(mend));
+            findings.push(Finding::warning(STORE, text).mended_by(mend));
         }
     }
     findings
@@ -84,8 +90,8 @@ fn or_here(path: &Path) -> &Path {
 
 fn judged(name: &str, tried: Result<(), String>, mend: &str) -> Finding {
     match tried {
-        Ok(()) => Finding::ok(SUBJECT, format!("{name} is written and read")),
-        Err(why) => Finding::problem(SUBJECT, format!("{name} cannot be used: {why}")).mended_by(mend),
+        Ok(()) => Finding::ok(STORE, format!("{name} is written and read")),
+        Err(why) => Finding::problem(STORE, format!("{name} cannot be used: {why}")).mended_by(mend),
     }
 }
 
@@ -139,7 +145,11 @@ mod tests {
     use crate::config::StoreConfig;
 
     async fn found(store: StoreConfig) -> Vec<(Verdict, String)> {
-        let findings = examine(&Config { store, ..Config::default() }, &Sources::default()).await;
+        found_beside(RunningDaemon::default(), store).await
+    }
+
+    async fn found_beside(running: RunningDaemon, store: StoreConfig) -> Vec<(Verdict, String)> {
+        let findings = examine(&Config { store, ..Config::default() }, &Sources::default(), &running).await;
         findings.into_iter().map(|finding| (finding.verdict, finding.text)).collect()
     }
 
@@ -190,6 +200,14 @@ mod tests {
         let verdicts = async |store| found(store).await.into_iter().map(|(verdict, _)| verdict).collect::<Vec<_>>();
         assert_eq!(verdicts(memory).await, [Verdict::Ok]);
         assert_eq!(verdicts(StoreConfig::default()).await, [Verdict::Warning]);
+    }
+
+    #[tokio::test]
+    async fn a_running_daemon_is_believed_before_the_file_that_it_could_not_use() {
+        let folder = tempfile::tempdir().unwrap();
+        let daemon = RunningDaemon { has_state_in_memory: true, ..RunningDaemon::default() };
+        let [(verdict, text)] = &*found_beside(daemon, named(&folder.path().join("a.db"))).await else { panic!("one") };
+        assert_eq!((*verdict, text.contains("is in memory")), (Verdict::Warning, true), "{text}");
     }
 
     #[tokio::test]

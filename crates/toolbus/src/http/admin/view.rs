@@ -285,6 +285,9 @@ pub struct DaemonStatus {
     pub files: Vec<PathBuf>,
     /// Why it is not ready.
     pub blocked_by: Vec<Blocker>,
+    /// Whether state is in memory, and lost when the daemon ends.
+    #[serde(default)]
+    pub state_in_memory: bool,
     /// The agents with the most calls, those with running and waiting ones first.
     #[serde(default)]
     pub busiest_agents: Vec<BusyAgent>,
