@@ -212,6 +212,46 @@ async fn letters_are_dropped_only_if_they_are_meant_and_the_others_keep_their_or
 }
 
 #[tokio::test]
+async fn each_letter_that_an_operator_drops_on_the_console_is_in_the_audit() {
+    const COUNT: usize = 30;
+    let site = BrokerNamespace::shared().await;
+    let rules = "[audit]\nfile = \"audit.jsonl\"\n[http]\nadmin_token = \"a-token-of-the-tests\"\n";
+    let daemon = Daemon::start(&site, rules).await;
+    fill(&site, numbered(COUNT, 10)).await;
+    site.wait_for_ready(&site.dead_letters(), COUNT as u32).await;
+
+    let origin = format!("http://{}", daemon.listen());
+    let browser = reqwest::Client::builder().no_proxy().redirect(reqwest::redirect::Policy::none()).build().unwrap();
+    let post = |path: &str, body: String| browser.post(format!("{origin}{path}")).header("origin", &origin).body(body);
+    let login = post("/console/login", "token=a-token-of-the-tests&next=".to_owned());
+    let login = login.header("content-type", "application/x-www-form-urlencoded").send().await.unwrap();
+    let cookie = login.headers()["set-cookie"].clone();
+    let page = browser.get(format!("{origin}/console/dead-letters")).header("cookie", &cookie).send().await.unwrap();
+    let page = page.text().await.unwrap();
+    let fields = |name: &str| -> Vec<&str> {
+        let field = format!("name=\"{name}\" value=\"");
+        page.split(&field).skip(1).map(|rest| rest.split('"').next().unwrap()).collect()
+    };
+    let all = fields("letters").into_iter().max_by_key(|names| names.len()).unwrap().replace(' ', "+");
+    let form = format!("proof={}&letters={all}", fields("proof")[0]);
+    let done = post("/console/dead-letters/drop", form).header("cookie", &cookie).send().await.unwrap();
+    assert!(done.status().is_redirection(), "{done:?}");
+
+    let file = daemon.folder().join("audit.jsonl");
+    let expected = (0..COUNT).map(|number| format!("drop dead letter of {}: m{number:05}", site.queue()));
+    let expected = expected.chain([format!("drop {COUNT} dead letters of all queues, of which {COUNT} are gone")]);
+    let expected: BTreeSet<String> = expected.collect();
+    eventually("a record of each letter", async || {
+        let text = std::fs::read_to_string(&file).ok()?;
+        let records = text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+        let actions: BTreeSet<String> = records.map(|record| record["action"].as_str().unwrap().to_owned()).collect();
+        expected.is_subset(&actions).then_some(())
+    })
+    .await;
+    daemon.stop(&site).await;
+}
+
+#[tokio::test]
 async fn arguments_are_shown_by_show_alone_and_without_control_characters() {
     let site = declared("").await;
     let body = json!({"toolName": "pay\u{1b}[2J", "arguments": {"card": "4111\u{1b}]0;x\u{7}"}}).to_string();

@@ -1,6 +1,7 @@
 //! Actions of operators, recorded in the audit with who did it.
 
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use toolbus_core::audit::AuditRecord;
 use toolbus_core::failure::Status;
@@ -9,6 +10,7 @@ use toolbus_protocol::new_message_id;
 use super::calls::OperatorCalls;
 use super::view::{ApiError, Approval, Approved, BreakerReset, CallOutcome, CallRequest, McpRestart, Switching};
 use super::{Admin, EVERYBODY, LetterAction, ReloadReport};
+use crate::dead_letters::Letter;
 use crate::http::slots::ConnectionState;
 
 /// Way in of an operator.
@@ -181,7 +183,7 @@ impl Acting<'_> {
         pending.ends(done).map(drop)
     }
 
-    /// Replays or drops dead letters: see [`Admin::act_on_letters`].
+    /// Replays or drops dead letters, each of which has a record of its own: see [`Admin::act_on_letters`].
     ///
     /// # Errors
     ///
@@ -194,10 +196,15 @@ impl Acting<'_> {
     ) -> Result<(), ApiError> {
         let from = if queue.is_empty() { "all queues" } else { queue };
         let mut pending = self.begin(format!("{} {} dead letters of {from}", action.as_str(), names.len()));
-        let done = match self.admin.act_on_letters(action, queue, names).await {
+        let (audit, operator) = (Arc::clone(&self.admin.audit), self.operator);
+        let record = move |letter: &Letter, is_gone| {
+            let id = letter.id.as_deref().unwrap_or_default();
+            let action = format!("{} dead letter of {}: {id}", action.as_str(), letter.queue);
+            audit.record(operator.record(&action, is_gone));
+        };
+        let done = match self.admin.act_on_letters(action, queue, names, record).await {
             Ok(outcome) => {
-                let (done, ids) = (outcome.done, outcome.ids.join(", "));
-                pending.action = format!("{}, of which {done} are gone: {ids}", pending.action);
+                pending.action = format!("{}, of which {} are gone", pending.action, outcome.done);
                 outcome.checked(action)
             }
             Err(error) => Err(error),

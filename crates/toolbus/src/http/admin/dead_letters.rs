@@ -26,8 +26,6 @@ const READ_TIME: Duration = Duration::from_secs(4);
 const ACT_TIME: Duration = Duration::from_secs(6);
 /// Time besides for the rest, so that a request still gets its response.
 const REST_TIME: Duration = Duration::from_secs(2);
-/// Ids in the record of an action.
-const MAX_IDS: usize = 20;
 /// Reasons for which letters were left, in the report of an action.
 const MAX_REASONS: usize = 5;
 /// Longest text of a letter's own, in characters.
@@ -71,8 +69,6 @@ pub enum LetterAction {
 /// Outcome of an action.
 #[derive(Default)]
 pub(super) struct LetterOutcome {
-    /// Ids of the letters that are gone from their queue, the first [`MAX_IDS`].
-    pub(super) ids: Vec<String>,
     /// Number of letters that are gone from their queue.
     pub(super) done: usize,
     /// Reasons for which letters are left, the first [`MAX_REASONS`].
@@ -96,14 +92,9 @@ impl LetterAction {
 }
 
 impl LetterOutcome {
-    fn note(&mut self, id: String, done: ReplayOutcome) {
+    fn note(&mut self, done: ReplayOutcome) {
         match done {
-            ReplayOutcome::Routed => {
-                self.done += 1;
-                if self.ids.len() < MAX_IDS {
-                    self.ids.push(id);
-                }
-            }
+            ReplayOutcome::Routed => self.done += 1,
             ReplayOutcome::Left(reason) => {
                 self.left += 1;
                 if self.reasons.len() < MAX_REASONS && !self.reasons.contains(&reason) {
@@ -172,7 +163,8 @@ impl Admin {
         letters.within(READ_TIME, reading).await
     }
 
-    /// Replays or drops the letters of a queue, or of all queues, whose contents have these names.
+    /// Replays or drops the letters of a queue, or of all queues, whose contents have these names. Passes `record` each
+    /// letter that was come to, and whether it is gone from its queue, also where the client does not wait.
     ///
     /// # Errors
     ///
@@ -182,6 +174,7 @@ impl Admin {
         action: LetterAction,
         queue: &str,
         names: Vec<String>,
+        record: impl Fn(&Letter, bool) + Send + Sync + 'static,
     ) -> Result<LetterOutcome, ApiError> {
         let letters = self.dead_letters.as_ref().ok_or_else(embedded)?;
         let (config, queue) = (Arc::clone(&letters.config.borrow()), queue.to_owned());
@@ -190,7 +183,8 @@ impl Admin {
             let broker = connect(&config).await?;
             let (mut outcome, mut names) = (LetterOutcome::default(), names);
             names.truncate(MAX_LETTERS);
-            let done = act(&broker, action, queues(&config, &queue), &mut names, &mut outcome, latest).await;
+            let queues = queues(&config, &queue);
+            let done = act(&broker, action, queues, &mut names, (&mut outcome, &record), latest).await;
             broker.close().await;
             outcome.rest(names.len(), done);
             Ok(outcome)
@@ -277,7 +271,7 @@ async fn act(
     action: LetterAction,
     queues: Vec<LetterQueue>,
     names: &mut Vec<String>,
-    outcome: &mut LetterOutcome,
+    (outcome, record): (&mut LetterOutcome, &(impl Fn(&Letter, bool) + Sync)),
     latest: Instant,
 ) -> Result<(), DeadLetterError> {
     let mut left = MAX_READ;
@@ -289,7 +283,7 @@ async fn act(
             }
             let Some(dead) = queue.next().await? else { break };
             left -= 1;
-            let letter = Letter::read(queue.origin(), &dead);
+            let mut letter = Letter::read(queue.origin(), &dead);
             let name = name_of(&letter, &dead);
             let Some(index) = names.iter().position(|wanted| *wanted == name) else { continue };
             let done = match action {
@@ -297,7 +291,9 @@ async fn act(
                 LetterAction::Drop => queue.remove(dead.number()).await.map(|()| ReplayOutcome::Routed)?,
             };
             names.swap_remove(index);
-            outcome.note(letter.id.unwrap_or(name), done);
+            letter.id.get_or_insert(name);
+            record(&letter, matches!(done, ReplayOutcome::Routed));
+            outcome.note(done);
         }
         queue.end().await?;
     }
@@ -326,11 +322,10 @@ mod tests {
     #[test]
     fn the_report_of_an_action_says_how_many_letters_are_left_and_why() {
         let mut outcome = LetterOutcome::default();
-        for number in 0..30 {
-            outcome.note(number.to_string(), ReplayOutcome::Routed);
+        for _ in 0..30 {
+            outcome.note(ReplayOutcome::Routed);
         }
-        assert_eq!((outcome.done, outcome.ids.len()), (30, MAX_IDS));
-        outcome.note("m".to_owned(), ReplayOutcome::Left("no queue takes it".to_owned()));
+        outcome.note(ReplayOutcome::Left("no queue takes it".to_owned()));
         outcome.rest(2, Ok(()));
         let error = outcome.checked(LetterAction::Replay).err().unwrap();
         insta::assert_snapshot!(error, @"dead letters replayed: 30; left: 1, because no queue takes it; not there any more: 2");
