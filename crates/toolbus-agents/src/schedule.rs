@@ -8,6 +8,7 @@
 mod calls;
 pub mod config;
 mod cron;
+mod failures;
 mod lease;
 mod message;
 mod overview;

@@ -71,6 +71,14 @@ pub(super) struct DueCall {
 }
 
 impl EndedCall {
+    /// Why there is no result, or a bad one, without what the tool said.
+    pub(super) fn failure(&self) -> Option<&'static str> {
+        match &self.result {
+            Ok(output) => output.is_error.then_some("error of the tool"),
+            Err(failure) => Some(failure.verdict(Effect::Undeclared, false).code.as_str()),
+        }
+    }
+
     /// After which time the call may be tried again, if it did not begin; `None` if what became of it is final.
     pub(super) fn retry_after(&self) -> Option<Duration> {
         let failure = self.result.as_ref().err()?;

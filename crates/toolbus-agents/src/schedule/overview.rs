@@ -37,6 +37,8 @@ pub struct ScheduledTask {
     pub last: Option<u64>,
     /// Whether a call of the task has begun whose result is not published.
     pub is_running: bool,
+    /// Failure of the last time, where this process saw it.
+    pub failure: Option<String>,
 }
 
 impl ScheduledTask {
@@ -55,6 +57,7 @@ impl ScheduledTask {
             next: task.next,
             last: task.last,
             is_running: task.begun.is_some(),
+            failure: None,
         }
     }
 
@@ -77,7 +80,8 @@ impl TaskStore {
     /// If the store cannot be read.
     pub async fn overview(&self) -> Result<Overview<ScheduledTask>, StoreError> {
         let Overview { rows, is_whole } = self.all().await?;
-        let mut rows: Vec<ScheduledTask> = rows.into_iter().map(ScheduledTask::new).collect();
+        let with_failure = |task: ScheduledTask| ScheduledTask { failure: self.failures().of(&task.id), ..task };
+        let mut rows: Vec<ScheduledTask> = rows.into_iter().map(ScheduledTask::new).map(with_failure).collect();
         rows.sort_by(|one, other| (one.next, &one.name).cmp(&(other.next, &other.name)));
         Ok(Overview { rows, is_whole })
     }

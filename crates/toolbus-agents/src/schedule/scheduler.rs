@@ -24,6 +24,7 @@ use toolbus_protocol::Random;
 use super::calls::{DueCall, ScheduledCalls, TRIES};
 use super::config::ScheduleConfig;
 use super::cron::CronError;
+use super::failures::FiringStep;
 use super::lease::Lease;
 use super::message::{body, message};
 use super::task::{DueTimes, Task};
@@ -196,6 +197,7 @@ impl Scheduler {
                     self.read = None;
                     // The process that publishes now asks the ledger.
                     self.calls.retain(|_| false);
+                    self.tasks.failures().retain(|_| false);
                     return Ok(PERIOD);
                 }
             },
@@ -267,6 +269,7 @@ impl Scheduler {
         self.failing.retain(|id, _| !is_set_back && ids.contains(id));
         self.unsettled.retain(|id, _| ids.contains(id));
         self.calls.retain(|id| ids.contains(id));
+        self.tasks.failures().retain(|id| ids.contains(id));
         self.read = Some(read);
         Ok(())
     }
@@ -323,6 +326,7 @@ impl Scheduler {
             if self.is_stopping && call.result.is_err() {
                 continue;
             }
+            self.tasks.failures().note(id, FiringStep::Call, call.failure());
             let tries = self.failing.get(id).map_or(0, |retry| retry.tries);
             match call.retry_after().filter(|_| tries + 1 < TRIES) {
                 Some(wait) => {
@@ -483,9 +487,11 @@ impl Scheduler {
         let Some(failure) = failure else {
             self.failing.remove(id);
             self.calls.published(id);
+            self.tasks.failures().note(id, FiringStep::Message, None);
             return;
         };
         self.calls.not_published(id);
+        self.tasks.failures().note(id, FiringStep::Message, Some(&failure.to_string()));
         let now = self.now();
         let retry = self.failing.entry(id.clone()).or_insert(Retry { tries: 0, at: 0 });
         let wait = match failure {

@@ -8,6 +8,7 @@ use tokio::sync::Notify;
 use toolbus_core::store::{Store, StoreError};
 use toolbus_protocol::Random;
 
+use super::failures::TaskFailures;
 use super::task::Task;
 use crate::share_values::{Overview, ShareValueError, ShareValues};
 
@@ -34,6 +35,7 @@ pub struct TaskStore {
     changes: ShareValues,
     /// Tells the scheduler of this process of changes.
     changed: Arc<Notify>,
+    failures: TaskFailures,
     random: Random,
 }
 
@@ -43,7 +45,12 @@ impl TaskStore {
     pub fn new(store: Arc<dyn Store>, random: Random) -> Self {
         let tasks = ShareValues::new(Arc::clone(&store), "schedules");
         let changes = ShareValues::new(Arc::clone(&store), SCHEDULER);
-        Self { store, tasks, changes, changed: Arc::default(), random }
+        Self { store, tasks, changes, changed: Arc::default(), failures: TaskFailures::default(), random }
+    }
+
+    /// Failures that the scheduler of this process saw.
+    pub(super) const fn failures(&self) -> &TaskFailures {
+        &self.failures
     }
 
     pub(super) fn store(&self) -> &Arc<dyn Store> {

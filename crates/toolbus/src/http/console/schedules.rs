@@ -89,7 +89,10 @@ fn row(pages: &PageWriter, task: &ScheduledTask, later: &[u64]) -> Markup {
                 code { (pages.text(&task.cron)) } " " (pages.text(&task.zone))
                 @if task.run_once { span.dim { ", once" } }
             }
-            td { @if let Some(last) = task.last { (time(last)) } @else { span.dim { "never" } } }
+            td {
+                @if let Some(last) = task.last { (time(last)) } @else { span.dim { "never" } }
+                @if let Some(failure) = &task.failure { " " (Status::Failed.mark()) " " (pages.text(failure)) }
+            }
             td { (time(task.created)) }
             td { (pages.action("/schedules/cancel", "Cancel", &fields)) }
         }

@@ -101,6 +101,23 @@ async fn a_call_that_the_agent_may_not_make_by_then_publishes_why() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn an_operator_sees_what_failed_last_until_it_succeeds() {
+    let mut fixture = Fixture::new();
+    let scheduler = fixture.scheduler(Missed::Once, false);
+    let seen = scheduler.tasks.clone();
+    let failure = async || seen.overview().await.unwrap().rows.remove(0).failure;
+    fixture.running.spawn(scheduler.run(fixture.stop.clone()));
+    fixture.schedule_call("unreachable_twice", "* * * * *", 60, false).await;
+    fixture.wait(61).await;
+    insta::assert_snapshot!(failure().await.unwrap(), @"its call failed: execution_failed");
+    fixture.wait(20).await;
+    insta::assert_snapshot!(failure().await.unwrap(), @"not published: no queue is bound to `scheduled.task.ana`");
+    let _queue = fixture.queue("ana");
+    fixture.wait(60).await;
+    assert_eq!(failure().await, None);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_call_that_could_not_begin_is_tried_again_and_at_last_its_failure_is_published() {
     let mut fixture = Fixture::new();
     let mut queue = fixture.queue("ana");
