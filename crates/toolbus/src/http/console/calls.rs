@@ -1,12 +1,14 @@
 //! Recent calls, and what the time of one went into.
 
+use std::time::SystemTime;
+
 use axum::Extension;
 use axum::extract::{Path, Query};
 use axum::http::StatusCode;
 use axum::response::Response;
 use maud::{Markup, html};
 use serde::Deserialize;
-use toolbus_core::StepName;
+use toolbus_core::{Clock, StepName};
 use toolbus_protocol::large_integers;
 use toolbus_telemetry::RecentPayload;
 
@@ -202,7 +204,7 @@ pub(super) async fn one(
         }
         div #gates data-part { (gates(&pages, call)) }
         h2 { "Where its time went" }
-        (waterfall(call))
+        (waterfall(call, Clock::SYSTEM.wall()))
         div #inner data-part {
             @if !call.inner.is_empty() {
                 h2 { "Calls that its tool made" }
@@ -329,10 +331,14 @@ fn payload(pages: &PageWriter, name: &str, RecentPayload { text, size: whole, is
     }
 }
 
-/// The steps of a call as bars on one scale.
-fn waterfall(call: &CallTrace) -> Markup {
+/// The steps of a call as bars on one scale, which ends `now` where the call goes on.
+fn waterfall(call: &CallTrace, now: SystemTime) -> Markup {
     let end = |step: &TraceStep| step.from_ms + step.took_ms.unwrap_or_default();
-    let whole = call.steps.iter().map(end).chain(call.total_ms).fold(f64::MIN_POSITIVE, f64::max);
+    let arrived = call.arrived.parse().map(|arrived: jiff::Timestamp| SystemTime::from(arrived));
+    let since =
+        arrived.ok().and_then(|arrived| now.duration_since(arrived).ok()).map(|since| since.as_secs_f64() * 1e3);
+    let total = call.total_ms.or(since);
+    let whole = call.steps.iter().map(end).chain(total).fold(f64::MIN_POSITIVE, f64::max);
     html! {
         table.waterfall #steps data-part tabindex="0" {
             thead { tr { th { "Step" } th.number { "From" } th.number { "Took" } th aria-hidden="true" {} } }
@@ -351,5 +357,23 @@ fn waterfall(call: &CallTrace) -> Markup {
                 @if let Some(total) = call.total_ms { tr { th { "total" } td.number {} th.number { (duration(total)) } td {} } }
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn the_bar_of_a_step_that_goes_on_reaches_to_the_present() {
+        let step = |name: &str, from_ms, took_ms| TraceStep { name: name.to_owned(), from_ms, took_ms };
+        let arrived = "2026-01-01T00:00:00.000Z";
+        let steps = vec![step("check", 0.0, Some(500.0)), step("run", 500.0, None)];
+        let call = CallTrace { arrived: arrived.to_owned(), steps, ..CallTrace::default() };
+        let now = SystemTime::from(arrived.parse::<jiff::Timestamp>().unwrap()) + Duration::from_secs(2);
+        let shown = waterfall(&call, now).into_string();
+        assert!(shown.contains(r#"x="25.00" width="75.00""#), "{shown}");
     }
 }
