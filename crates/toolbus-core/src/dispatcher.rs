@@ -277,8 +277,10 @@ impl Dispatcher {
                     Some(refused) => parts.completer.refuse_address(call, delivery, &refused).await,
                 }
             }
-            Decoded::Refused(request, failure) => {
-                let call = Call::new(parts, request, span, &mut delivery);
+            Decoded::Refused(request, mut failure) => {
+                failure.redact(&parts.settings.redactor);
+                let mut call = Call::new(parts, request, span, &mut delivery);
+                call.span.shaped(Err(&failure));
                 parts.completer.finish(call, Err(Abort::Failed(failure))).await;
             }
             Decoded::Ignored => {

@@ -54,6 +54,9 @@ async fn a_body_that_is_no_json_object_is_refused_with_the_position() {
     The request is not usable: expected a JSON object, found an array.
     The request is not usable: EOF while parsing a value at line 1 column 0.
     ");
+    let found = fixture.daemon.operate(&["trace", "--output", "json"]).await.json();
+    let first = found["calls"].as_array().and_then(|calls| calls.last()).unwrap();
+    assert_eq!(first["refusal"], "The request is not usable: not UTF-8: invalid byte at offset 0.");
     assert_eq!(fixture.site.ready(&fixture.site.dead_letters()).await, 0);
     fixture.end().await;
 }

@@ -100,6 +100,9 @@ const GATES: [(StepName, &str); 5] = [
     (StepName::RateLimit, "rate_limited"),
 ];
 
+/// Cause of calls whose request cannot be read.
+const MALFORMED: &str = "malformed_request";
+
 fn row(pages: &PageWriter, call: &CallTrace) -> Markup {
     // An inner call has the id of the one around it.
     let row = call.around.map_or_else(|| id_of(call).to_owned(), |_| format!("{} {}", id_of(call), call.number));
@@ -108,7 +111,13 @@ fn row(pages: &PageWriter, call: &CallTrace) -> Markup {
             td { a href=(call_path(call)) { (time(&call.arrived)) } }
             td { (pages.link("agents", &call.agent)) }
             td { (pages.link("tools", &call.tool)) }
-            td { (outcome(call)) }
+            td {
+                (outcome(call))
+                // No other part of the row tells what is wrong with a request that could not be read.
+                @if let (Some(MALFORMED), Some(refusal)) = (call.cause.as_deref(), &call.refusal) {
+                    " " span.dim { (pages.text(refusal)) }
+                }
+            }
             td.number { (call.total_ms.map(duration).unwrap_or_default()) }
             td.number { (took(call, "wait")) }
             td.number { (took(call, "run")) }
