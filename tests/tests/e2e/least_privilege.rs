@@ -620,7 +620,8 @@ async fn whoever_may_declare_gets_around_topic_permissions() {
     arguments.insert("x-dead-letter-exchange".into(), AMQPValue::LongString("rockbot".into()));
     arguments.insert("x-dead-letter-routing-key".into(), AMQPValue::LongString("tool.result.bruno".into()));
     arguments.insert("x-message-ttl".into(), AMQPValue::LongInt(0));
-    channel.queue_declare("loose.dies".into(), QueueDeclareOptions::default(), arguments).await.unwrap();
+    let durable = QueueDeclareOptions { durable: true, ..QueueDeclareOptions::default() };
+    channel.queue_declare("loose.dies".into(), durable, arguments).await.unwrap();
     act(&channel, "bind queue", &["loose.dies", "loose.way", ""]).await.unwrap();
     act(&channel, "publish", &["loose.way", "tool.nothing"]).await.unwrap();
     let dead = eventually("the dead letter", async || bruno.received().into_iter().nth(1)).await;
