@@ -77,8 +77,18 @@ fn lab(tools: &str) -> String {
 
 /// Waits until the operator reads this of the set.
 async fn complains(daemon: &Daemon, text: &str) {
-    let is_so = |set: &Value| set["lastError"].as_str().is_some_and(|error| error.contains(text));
-    daemon.remote_set(text, is_so).await;
+    daemon.remote_set(text, |set| last_error(set).contains(text)).await;
+}
+
+/// Waits until the operator reads that access to this is refused. RabbitMQ 4 says which kind of access, before the word.
+async fn is_refused_access(daemon: &Daemon, to: &str) {
+    let text = format!("access to {to}");
+    let is_so = |set: &Value| last_error(set).contains("ACCESS_REFUSED - ") && last_error(set).contains(&text);
+    daemon.remote_set(&text, is_so).await;
+}
+
+fn last_error(set: &Value) -> &str {
+    set["lastError"].as_str().unwrap_or_default()
 }
 
 async fn called(ana: &Client, text: &str) -> String {
@@ -202,11 +212,11 @@ async fn with_the_shipped_permissions_bridges_are_asked_and_one_that_answers_on_
 async fn without_the_permissions_the_operator_reads_which_is_missing() {
     let fixture = Fixture::new().await;
     let front = Daemon::launch(&fixture.site, FRONT, &[]).await;
-    complains(&front, "access to queue 'reply.").await;
+    is_refused_access(&front, "queue 'reply.").await;
     // The queue, and not yet the topics.
     let own = r"^((toolbus|reply)\..*|rockbot|rockbot\.dlx|amq\.default)$";
     fixture.node.ctl(&["set_permissions", "-p", VHOST, "toolbus", r"^(toolbus|reply)\..*$", own, own]).await;
-    complains(&front, "access to topic 'tool.list.lab' in exchange 'rockbot'").await;
+    is_refused_access(&front, "topic 'tool.list.lab' in exchange 'rockbot'").await;
     let fixture = fixture.with_remote().await;
     let back = Daemon::start(&fixture.lab(), &lab("[tools]\necho = true\n")).await;
     front.remote_set("the tools of the other daemon", |set| set["phase"] == "ready").await;

@@ -71,7 +71,7 @@ pub(super) struct DueCall {
 }
 
 impl EndedCall {
-    /// Why there is no result, or a bad one, without what the tool said.
+    /// Reason for which the call has no good result, without what the tool said.
     pub(super) fn failure(&self) -> Option<&'static str> {
         match &self.result {
             Ok(output) => output.is_error.then_some("error of the tool"),

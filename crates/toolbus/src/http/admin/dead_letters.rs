@@ -163,8 +163,8 @@ impl Admin {
         letters.within(READ_TIME, reading).await
     }
 
-    /// Replays or drops the letters of a queue, or of all queues, whose contents have these names. Passes `record` each
-    /// letter that was come to, and whether it is gone from its queue, also where the client does not wait.
+    /// Replays or drops the letters of a queue, or of all queues, whose contents have these names. Each letter that
+    /// is found is passed to `record` with whether it is gone from its queue, also where the client does not wait.
     ///
     /// # Errors
     ///
@@ -184,7 +184,7 @@ impl Admin {
             let (mut outcome, mut names) = (LetterOutcome::default(), names);
             names.truncate(MAX_LETTERS);
             let queues = queues(&config, &queue);
-            let done = act(&broker, action, queues, &mut names, (&mut outcome, &record), latest).await;
+            let done = act(&broker, action, queues, &mut names, &mut outcome, &record, latest).await;
             broker.close().await;
             outcome.rest(names.len(), done);
             Ok(outcome)
@@ -271,7 +271,8 @@ async fn act(
     action: LetterAction,
     queues: Vec<LetterQueue>,
     names: &mut Vec<String>,
-    (outcome, record): (&mut LetterOutcome, &(impl Fn(&Letter, bool) + Sync)),
+    outcome: &mut LetterOutcome,
+    record: &(impl Fn(&Letter, bool) + Sync),
     latest: Instant,
 ) -> Result<(), DeadLetterError> {
     let mut left = MAX_READ;
