@@ -63,8 +63,8 @@ fn result_of_call(message: &mut ServerJsonRpcMessage) -> Option<&mut CallToolRes
 }
 
 /// Adds the structured part of a result as a text, as its server wrote it, if it has an integer that no text of the result
-/// has: a [`Value`] cannot hold more than 64 bits, and has it rounded. Whether it did.
-fn keep_large_integers(text: &[u8], message: &mut ServerJsonRpcMessage) -> bool {
+/// has: a [`Value`] cannot hold more than 64 bits, and has it rounded.
+fn keep_large_integers(text: &[u8], message: &mut ServerJsonRpcMessage) {
     #[derive(Deserialize)]
     struct StructuredResponse<'a> {
         #[serde(borrow)]
@@ -76,13 +76,13 @@ fn keep_large_integers(text: &[u8], message: &mut ServerJsonRpcMessage) -> bool 
         #[serde(borrow)]
         structured_content: &'a RawValue,
     }
-    let Some(result) = result_of_call(message) else { return false };
+    let Some(result) = result_of_call(message) else { return };
     if !result.structured_content.as_ref().is_some_and(has_rounded) {
-        return false;
+        return;
     }
     let Ok(StructuredResponse { result: StructuredResult { structured_content } }) = serde_json::from_slice(text)
     else {
-        return false;
+        return;
     };
     let texts = || result.content.iter().filter_map(ContentBlock::as_text);
     let is_said = |integer: &str| texts().any(|said| said.text.contains(integer));
@@ -91,7 +91,6 @@ fn keep_large_integers(text: &[u8], message: &mut ServerJsonRpcMessage) -> bool 
     if is_unsaid {
         result.content.push(ContentBlock::text(structured_content.get()));
     }
-    is_unsaid
 }
 
 /// Whether a value has a number that may have been an integer of more than 64 bits.
@@ -227,32 +226,6 @@ pub(crate) fn answered(text: &[u8]) -> Option<RequestId> {
     Some(id)
 }
 
-/// A text that rmcp is going to read: a page of tools that are not all readable is returned without its metadata, which
-/// is not used, and an unreadable response without a result. `None` for what is no message.
-pub(crate) fn readable(text: String) -> Option<String> {
-    let mut message = parse(text.as_bytes()).ok()?;
-    if keep_large_integers(text.as_bytes(), &mut message) {
-        return serde_json::to_string(&message).ok();
-    }
-    let text = match without_null_error(text.as_bytes()) {
-        Some(result) => String::from_utf8(result).ok()?,
-        None => text,
-    };
-    if let ServerJsonRpcMessage::Response(mut response) = message
-        && let ServerResult::CustomResult(CustomResult(result)) = &mut response.result
-    {
-        if let Value::Object(fields) = result
-            && fields.contains_key("tools")
-        {
-            fields.remove("_meta");
-        }
-        if let Ok(written) = serde_json::to_string(&ServerJsonRpcMessage::Response(response)) {
-            return Some(written);
-        }
-    }
-    Some(text)
-}
-
 #[cfg(test)]
 mod tests {
     use serde_json::json;
@@ -349,9 +322,6 @@ mod tests {
         let plain = json!({ "jsonrpc": "2.0", "id": 7, "result": result }).to_string();
         let [with, without] = [&text, &plain].map(|text| format!("{:?}", read(text.as_bytes()).unwrap()));
         assert_eq!(with, without);
-        let to_sdk: Value = serde_json::from_str(&readable(text).unwrap()).unwrap();
-        assert_eq!(to_sdk, serde_json::from_str::<Value>(&plain).unwrap());
-        assert_eq!(readable("pong".to_owned()), None);
     }
 
     #[test]
@@ -365,34 +335,12 @@ mod tests {
     }
 
     #[test]
-    fn what_the_sdk_reads_is_a_page_to_it_as_well() {
-        let page = json!({ "tools": [{ "name": "bad" }], "resultType": "complete" });
-        let message = |result: &Value| json!({ "jsonrpc": "2.0", "id": 1, "result": result }).to_string();
-        let mut shadowed = page.clone();
-        shadowed["_meta"] = json!({});
-        let read: ServerJsonRpcMessage = serde_json::from_str(&readable(message(&shadowed)).unwrap()).unwrap();
-        let ServerJsonRpcMessage::Response(response) = read else { panic!("{read:?}") };
-        let ServerResult::CustomResult(kept) = response.result else { panic!("it is not kept") };
-        assert_eq!(kept.0, page);
-
-        let result = message(&json!({ "_meta": {}, "content": [], "structuredContent": { "tools": 1 } }));
-        assert_eq!(readable(result.clone()), Some(result));
-        let other = message(&json!({ "_meta": { "a": 1 }, "resultType": "other" }));
-        assert_eq!(
-            serde_json::from_str::<Value>(&readable(other.clone()).unwrap()).unwrap(),
-            other.parse::<Value>().unwrap()
-        );
-    }
-
-    #[test]
     fn large_integers_of_structured_content_are_in_a_text_with_all_their_digits() {
         const IDS: &str = r#"{"ids": [12345678901234567890123, -99999999999999999999]}"#;
         let texts = |content: &str, other: &str| {
             let result = format!(r#"{{"content": [{content}], "structuredContent": {IDS}{other}}}"#);
             let message = format!(r#"{{"jsonrpc": "2.0", "id": 1, "result": {result}}}"#);
-            let rewritten = read(readable(message.clone()).unwrap().as_bytes()).unwrap();
             let message = read(message.as_bytes()).unwrap();
-            assert_eq!(format!("{rewritten:?}"), format!("{message:?}"));
             let ServerJsonRpcMessage::Response(JsonRpcResponse {
                 result: ServerResult::CallToolResult(result), ..
             }) = message
@@ -408,17 +356,5 @@ mod tests {
         assert_eq!(texts(said, ""), ["12345678901234567890123 and -99999999999999999999"]);
         let one = r#"{"type": "text", "text": "id 12345678901234567890123"}"#;
         assert_eq!(texts(one, ""), ["id 12345678901234567890123", IDS]);
-    }
-
-    #[test]
-    fn what_the_sdk_cannot_read_is_a_response_without_a_result_to_it() {
-        let deep = format!("{}{}", "[".repeat(200), "]".repeat(200));
-        for result in [deep.as_str(), r#"{"content":"\ud83d"}"#] {
-            let text = readable(format!(r#"{{"jsonrpc":"2.0","id":7,"result":{result}}}"#)).unwrap();
-            let read: ServerJsonRpcMessage = serde_json::from_str(&text).unwrap();
-            assert_eq!(serde_json::to_value(read).unwrap(), json!({ "jsonrpc": "2.0", "id": 7, "result": null }));
-        }
-        let request = format!(r#"{{"jsonrpc":"2.0","id":7,"method":{deep}}}"#);
-        assert_eq!(readable(request), None);
     }
 }

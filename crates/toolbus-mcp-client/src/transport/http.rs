@@ -100,7 +100,7 @@ impl StreamableTransport {
         };
         tokio::select! {
             biased;
-            message = worker.receive() => message,
+            message = worker.receive() => message.map(|message| client.event_responses().whole(message)),
             // The worker goes on when the server has forgotten the only session.
             () = client.closed().cancelled() => None,
             () = missed => {

@@ -23,6 +23,7 @@ use url::Url;
 
 use super::HttpOpenError;
 use super::error::{HttpError, HttpErrorKind};
+use super::streamable::EventResponses;
 use crate::spec::{Credential, HttpSpec};
 use crate::transport::{LargeMessages, MAX_MESSAGE, TransportFailure};
 
@@ -134,6 +135,7 @@ pub(crate) struct McpHttpClient {
     closed: CancellationToken,
     failure: TransportFailure,
     history: Arc<History>,
+    responses: EventResponses,
 }
 
 /// Whether a connection has opened a session and a stream.
@@ -148,7 +150,8 @@ struct History {
 impl McpHttpClient {
     pub(super) fn new(requester: Arc<Requester>, large: LargeMessages, ends_with_session: bool) -> Self {
         let (closed, failure) = (CancellationToken::new(), TransportFailure::default());
-        Self { requester, large, ends_with_session, closed, failure, history: Arc::default() }
+        let (history, responses) = (Arc::default(), EventResponses::default());
+        Self { requester, large, ends_with_session, closed, failure, history, responses }
     }
 
     /// Notes that the server has answered `initialize`. If it is not the first time, changes may have been missed.
@@ -185,6 +188,11 @@ impl McpHttpClient {
     /// Room and turns for large responses.
     pub(crate) const fn large(&self) -> &LargeMessages {
         &self.large
+    }
+
+    /// Responses that came as events and that `rmcp` has not passed on yet.
+    pub(super) const fn event_responses(&self) -> &EventResponses {
+        &self.responses
     }
 
     /// The configured URL, without user name and password.

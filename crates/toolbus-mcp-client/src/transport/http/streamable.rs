@@ -2,15 +2,20 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use futures_util::StreamExt as _;
 use futures_util::stream::BoxStream;
+use parking_lot::Mutex;
 use reqwest::header::{ACCEPT, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
 use reqwest::{Method, Response, StatusCode};
-use rmcp::model::{ClientJsonRpcMessage, ClientRequest, ErrorData, RequestId, ServerJsonRpcMessage};
+use rmcp::model::{
+    ClientJsonRpcMessage, ClientRequest, ErrorData, JsonRpcResponse, RequestId, ServerJsonRpcMessage, ServerResult,
+};
 use rmcp::transport::streamable_http_client::{
     SseError, StreamableHttpClient, StreamableHttpError, StreamableHttpPostResponse,
 };
+use serde_json::json;
 use sse_stream::Sse;
 
 use super::client::{self, McpHttpClient, OutgoingRequest};
@@ -203,19 +208,21 @@ impl McpHttpClient {
     /// ends it leaves alone, or comes back to it later.
     fn responses(&self, response: Response, id: RequestId, opens: bool) -> BoxStream<'static, Result<Sse, SseError>> {
         let failure = self.failure().clone();
-        let large = self.large().clone();
-        let responses = events(self.origin(), response, large.clone()).filter_map(move |event| {
-            let (id, failure, large) = (id.clone(), failure.clone(), large.clone());
+        // rmcp takes the response to a handshake from the stream itself.
+        let reader = StreamReader::new(self, self.large().clone(), !opens);
+        let responses = events(self.origin(), response, reader.large.clone()).filter_map(move |event| {
+            let (id, failure, reader) = (id.clone(), failure.clone(), reader.clone());
             async move {
                 let said = match event {
-                    Ok(event) => readable(event, &large, move |_| Some(id)).await,
+                    Ok(event) => reader.read(event, move |_| Some(id)).await,
                     Err(error) => {
                         tracing::debug!(%error, "an answer was cut short");
                         let is_too_large = error.kind == HttpErrorKind::TooLarge;
                         if opens && !is_too_large {
                             failure.set(error.to_string());
                         }
-                        is_too_large.then(|| too_large(&id, &format!("{} bytes", large.max())))
+                        is_too_large
+                            .then(|| Sse::default().data(too_large(&id, &format!("{} bytes", reader.large.max()))))
                     }
                 };
                 said.map(Ok)
@@ -249,15 +256,15 @@ impl McpHttpClient {
             if !is_resumed {
                 self.stream_opened();
             }
-            let origin = self.origin().to_owned();
             let large = LargeMessages { results: None, ..self.large().clone() };
-            let events = events(&origin, response, large.clone()).filter_map(move |event| {
-                let large = large.clone();
+            let reader = StreamReader::new(self, large.clone(), true);
+            let events = events(self.origin(), response, large).filter_map(move |event| {
+                let reader = reader.clone();
                 async move {
                     let event = event.inspect_err(|error| tracing::debug!(%error, "a stream of notifications ended"));
                     // It brings responses as well, where it continues the stream of a request.
                     let id = move |data: &[u8]| if is_resumed { message::answered(data) } else { None };
-                    readable(event.ok()?, &large, id).await.map(Ok)
+                    reader.read(event.ok()?, id).await.map(Ok)
                 }
             });
             return Ok(events.take_until(self.closed().clone().cancelled_owned()).boxed());
@@ -278,26 +285,90 @@ impl McpHttpClient {
     }
 }
 
-/// An event with the message that rmcp reads in its place, if it is of use. One with too many values is the failure of
-/// the request that it answers, if it answers one.
-async fn readable(
-    event: Sse,
-    large: &LargeMessages,
-    request: impl FnOnce(&[u8]) -> Option<RequestId> + Send + 'static,
-) -> Option<Sse> {
-    let size = event.data.as_ref().map_or(0, String::len);
-    let read = move || {
-        // rmcp ends a handshake for an event that is none.
+/// Responses that came as events, by the id of their request. `rmcp` reads events on a thread that serves every call, so
+/// it gets a short response in place of each, which is exchanged for the whole one once `rmcp` has passed it on.
+#[derive(Clone, Default)]
+pub(super) struct EventResponses(pub(super) Arc<Mutex<HashMap<RequestId, ServerJsonRpcMessage>>>);
+
+impl EventResponses {
+    /// Returns the response that `message` stands for, or `message` itself.
+    pub(super) fn whole(&self, message: ServerJsonRpcMessage) -> ServerJsonRpcMessage {
+        let response = match &message {
+            ServerJsonRpcMessage::Response(response) => self.0.lock().remove(&response.id),
+            _ => None,
+        };
+        response.unwrap_or(message)
+    }
+}
+
+/// Reads the events of one stream.
+#[derive(Clone)]
+struct StreamReader {
+    large: LargeMessages,
+    responses: EventResponses,
+    /// Whether the next response may go past `rmcp`, which passes on the first of a stream, and perhaps no other.
+    may_pass: Arc<AtomicBool>,
+}
+
+impl StreamReader {
+    fn new(client: &McpHttpClient, large: LargeMessages, may_pass: bool) -> Self {
+        Self { large, responses: client.event_responses().clone(), may_pass: Arc::new(AtomicBool::new(may_pass)) }
+    }
+
+    /// Returns an event with the message that `rmcp` reads in its place, if it is of use. One with too many values
+    /// becomes the failure of the request that it answers, if it answers one.
+    async fn read(&self, event: Sse, request: impl FnOnce(&[u8]) -> Option<RequestId> + Send + 'static) -> Option<Sse> {
+        // rmcp ends a handshake for an event that is no message.
         let is_message = matches!(event.event.as_deref(), None | Some("" | "message"));
         let data = event.data.filter(|data| is_message && !message::is_long_notification(data.as_bytes()));
-        match data {
-            Some(data) if !has_few_values(data.as_bytes()) => {
-                request(data.as_bytes()).map(|id| too_large(&id, &format!("{MAX_VALUES} values")))
+        let event = Sse { data: None, ..event };
+        let Some(data) = data else { return Some(event) };
+        let (size, may_pass) = (data.len(), self.may_pass.load(Ordering::Relaxed));
+        let read = move || {
+            if has_few_values(data.as_bytes()) {
+                return Some(EventMessage::of(data, may_pass));
             }
-            data => Some(Sse { data: data.and_then(message::readable), ..event }),
+            let id = request(data.as_bytes())?;
+            Some(EventMessage::Text(too_large(&id, &format!("{MAX_VALUES} values"))))
+        };
+        let data = match self.large.read(size, read).await.flatten()? {
+            EventMessage::None => None,
+            EventMessage::Text(text) => Some(text),
+            EventMessage::Response(id, response) => {
+                self.may_pass.store(false, Ordering::Relaxed);
+                let short = json!({ "jsonrpc": "2.0", "id": id, "result": {} });
+                self.responses.0.lock().insert(id, *response);
+                Some(short.to_string())
+            }
+        };
+        Some(Sse { data, ..event })
+    }
+}
+/// What `rmcp` gets of an event.
+enum EventMessage {
+    /// No message.
+    None,
+    /// A message that `rmcp` reads.
+    Text(String),
+    /// A response to this request that goes past `rmcp`.
+    Response(RequestId, Box<ServerJsonRpcMessage>),
+}
+
+impl EventMessage {
+    fn of(text: String, may_pass: bool) -> Self {
+        let Ok(message) = message::read(text.as_bytes()) else { return Self::None };
+        let id = match &message {
+            // rmcp takes the names of headers from lists of tools.
+            ServerJsonRpcMessage::Response(JsonRpcResponse { result: ServerResult::ListToolsResult(_), .. }) => None,
+            ServerJsonRpcMessage::Response(response) => Some(response.id.clone()),
+            ServerJsonRpcMessage::Error(error) => error.id.clone(),
+            _ => return Self::Text(text),
+        };
+        match id {
+            Some(id) if may_pass => Self::Response(id, Box::new(message)),
+            _ => serde_json::to_string(&message).map_or(Self::None, Self::Text),
         }
-    };
-    large.read(size, read).await.flatten()
+    }
 }
 
 fn correlated(error: ErrorData, id: RequestId, session: Option<String>) -> StreamableHttpPostResponse {
@@ -311,12 +382,12 @@ fn is_forgotten(status: StatusCode, refusal: &StreamableHttpPostResponse) -> boo
     status == StatusCode::BAD_REQUEST && code.0 == REFUSED && message.to_ascii_lowercase().contains("session")
 }
 
-/// An event in place of the one that was too large, so that the caller hears why there is no response, and not from
+/// The error in place of an event that was too large, so that the caller hears why there is no response, and not from
 /// where.
-fn too_large(id: &RequestId, most: &str) -> Sse {
+fn too_large(id: &RequestId, most: &str) -> String {
     let text = format!("its server sent an event of more than {most}. Ask for less.");
     let message = ServerJsonRpcMessage::error(ErrorData::internal_error(text, None), Some(id.clone()));
-    Sse::default().data(serde_json::to_string(&message).unwrap_or_default())
+    serde_json::to_string(&message).unwrap_or_default()
 }
 
 fn header(value: &str) -> Result<HeaderValue, HttpError> {

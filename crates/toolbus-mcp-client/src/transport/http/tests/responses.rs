@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use axum::body::{Body, Bytes};
 use axum::http::Method;
@@ -15,9 +16,10 @@ use toolbus_core::results::ResultBudget;
 use toolbus_testing::patience::eventually;
 
 use super::server::{Asked, Open, Server, endless, events, json_of, orderly, result_of, said, silent_after, status};
-use super::{begin, begun, call, cancel, message, open, opener, received};
+use super::{begin, begun, call, cancel, open, opener, received};
+use crate::client::message;
 use crate::spec::HttpKind;
-use crate::transport::http::classify;
+use crate::transport::http::{HttpTransport, classify};
 use crate::transport::{LargeMessages, MAX_VALUES};
 
 /// Room that the two ends of a connection and the parser need beside the limit.
@@ -45,6 +47,36 @@ async fn json_and_events_are_answers() {
     assert_eq!(asked.header("user-agent"), Some(concat!("toolbus/", env!("CARGO_PKG_VERSION"))));
     assert_eq!(asked.header("mcp-protocol-version"), Some("2025-06-18"));
     assert_eq!(asked.header("accept"), Some("application/json, text/event-stream"));
+}
+
+#[tokio::test]
+async fn an_event_is_the_answer_that_the_same_json_would_be() {
+    let tools = json!([{ "name": "bad" }]);
+    let table = [
+        json!({ "jsonrpc": "2.0", "id": 1, "result": said("text"), "error": null }),
+        json!({ "jsonrpc": "2.0", "id": 2, "result": { "_meta": {}, "tools": tools, "nextCursor": "2" } }),
+        json!({ "jsonrpc": "2.0", "id": "3", "result": { "_meta": { "a": 1 }, "resultType": "other" } }),
+        json!({ "jsonrpc": "2.0", "id": 4, "error": { "code": -32_000, "message": "no", "data": [1] } }),
+        json!({ "jsonrpc": "2.0", "id": 5, "result": { "tools": [{ "name": "good", "inputSchema": {} }] } }),
+        json!({ "jsonrpc": "2.0", "id": 6, "result": said(&"x".repeat(LIMIT - 1000)) }),
+    ];
+    let responses = table.clone();
+    let server = answering(move |asked| {
+        let response = &responses[usize::try_from(asked.id().as_u64().unwrap()).unwrap() - 1];
+        // What follows the response is nobody's.
+        events(format!("data: {response}\n\ndata: {response}\n\n"))
+    })
+    .await;
+    let HttpTransport::Streamable(mut transport) = begun(&server.url).await else { unreachable!() };
+    for (id, response) in (1..).zip(&table) {
+        transport.worker.send(call(id)).await.unwrap();
+        let received = transport.receive().await.unwrap();
+        let read = message::read(response.to_string().as_bytes()).unwrap();
+        assert_eq!(format!("{received:?}"), format!("{read:?}"));
+    }
+    // So long does rmcp read on.
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    assert!(transport.client.event_responses().0.lock().is_empty());
 }
 
 #[tokio::test]
@@ -237,7 +269,7 @@ async fn one_definition_in_an_event_that_is_nested_too_deep_does_not_hide_the_ot
     })
     .await;
     let mut transport = begun(&server.url).await;
-    transport.send(message(json!({ "jsonrpc": "2.0", "id": 1, "method": "tools/list" }))).await.unwrap();
+    transport.send(super::message(json!({ "jsonrpc": "2.0", "id": 1, "method": "tools/list" }))).await.unwrap();
     let response = received(&mut transport).await;
     assert_eq!(response["result"]["tools"], json!([{ "name": "bad" }, { "name": "good" }]));
 }
@@ -276,7 +308,7 @@ async fn discovery_that_is_refused_with_a_status_is_answered_by_an_error() {
             "io.modelcontextprotocol/clientInfo": { "name": "test", "version": "0" },
             "io.modelcontextprotocol/clientCapabilities": {},
         });
-        message(json!({ "jsonrpc": "2.0", "id": 5, "method": "server/discover", "params": { "_meta": meta } }))
+        super::message(json!({ "jsonrpc": "2.0", "id": 5, "method": "server/discover", "params": { "_meta": meta } }))
     };
     for code in [400, 404, 405, 422] {
         let server = Server::start(move |asked| match asked.does("server/discover") {
