@@ -33,9 +33,8 @@ pub async fn read_growing(
             && let Some(grow) = grow.take()
         {
             limit = grow.await.max(limit);
-            // Otherwise the bytes would be moved to twice the room again and again.
-            let length = response.content_length().and_then(|length| usize::try_from(length).ok());
-            bytes.reserve_exact(length.unwrap_or_default().min(limit).saturating_sub(bytes.len()));
+            // Otherwise the bytes would be moved to twice the room again and again. What is not used takes no memory.
+            bytes.reserve_exact(limit - bytes.len());
         }
         let room = limit - bytes.len();
         if let Some(fitting) = chunk.get(..room).filter(|_| chunk.len() > room) {

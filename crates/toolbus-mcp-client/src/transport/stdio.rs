@@ -378,6 +378,7 @@ impl<R: AsyncRead + Unpin> LineReader<R> {
         {
             self.reserved = Some(results.reserve().await);
             let more = self.large.max() - MAX_MESSAGE;
+            self.line.reserve_exact(more);
             (&mut self.from).take(more as u64).read_until(b'\n', &mut self.line).await?;
         }
         Ok(())

@@ -67,6 +67,7 @@ impl EventReader {
                     {
                         self.reserved = Some(results.reserve().await);
                         self.parser.raised = Some(self.large.max());
+                        self.parser.line.reserve_exact(self.large.max() - self.parser.held());
                     }
                     match self.parser.read(&chunk, &mut self.ready) {
                         Ok(()) => continue,
