@@ -16,6 +16,8 @@ OPTIONS = {
     "stat": {"reduceOptions": {"calcs": ["lastNotNull"]}, "colorMode": "background", "textMode": "value_and_name"},
     "state-timeline": {"showValue": "never", "mergeValues": True, "legend": {"showLegend": False}},
 }
+# The histogram that has exemplars.
+WITH_EXEMPLARS = "rockbot_tool_invoke_duration_milliseconds_bucket"
 # Where docker-compose.yml has Jaeger.
 JAEGER = "http://127.0.0.1:16686"
 
@@ -104,6 +106,7 @@ def panel(
         "options": OPTIONS[kind],
         "targets": [
             {"datasource": SOURCE, "expr": expression, "legendFormat": text, "refId": chr(ord("A") + number)}
+            | ({"exemplar": True} if WITH_EXEMPLARS in expression else {})
             for number, (expression, text) in enumerate(queries)
         ],
         "width": width,

@@ -37,7 +37,7 @@ impl Prometheus {
         std::fs::write(folder.path().join("prometheus.yml"), configuration).unwrap();
         let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
         let process = Command::new("prometheus")
-            .args(["--config.file=prometheus.yml", "--storage.tsdb.path=data"])
+            .args(["--config.file=prometheus.yml", "--storage.tsdb.path=data", "--enable-feature=exemplar-storage"])
             .arg(format!("--web.listen-address={free}"))
             .current_dir(folder.path())
             .stdin(Stdio::null())

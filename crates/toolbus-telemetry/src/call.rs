@@ -15,6 +15,7 @@ use toolbus_protocol::TraceContext;
 
 use crate::attributes::{ErrorLabel, Prebuilt, STATUSES, status_index};
 use crate::destination::{Destination, Destinations};
+use crate::exemplars::Exemplars;
 use crate::instruments::CallInstruments;
 use crate::settings::BusIdentity;
 use crate::spans::Trace;
@@ -32,6 +33,8 @@ struct CallRecorderShared {
     identity: Arc<BusIdentity>,
     tracer: Option<SdkTracer>,
     instruments: Option<CallInstruments>,
+    /// Traces of calls, for those who scrape.
+    exemplars: Option<Arc<Exemplars>>,
     destinations: Destinations,
     tools: LabelledTools,
     /// Attributes of delivered answers, and of those that were not.
@@ -55,6 +58,7 @@ impl CallRecorder {
         identity: BusIdentity,
         tracer: Option<SdkTracer>,
         instruments: Option<CallInstruments>,
+        exemplars: Option<Arc<Exemplars>>,
         clock: Clock,
     ) -> Self {
         let identity = Arc::new(identity);
@@ -68,6 +72,7 @@ impl CallRecorder {
             identity,
             tracer,
             instruments,
+            exemplars,
             destinations,
             tools: LabelledTools::new(),
             sent,
@@ -212,7 +217,11 @@ impl CallTelemetry {
             None => self.shared.tools.of(summary.tool),
         };
         let labels = tool.invoked(status, summary.caller.and_then(Caller::section));
-        instruments.invoke_duration.record(summary.invoke.as_secs_f64() * 1_000.0, &labels);
+        let milliseconds = summary.invoke.as_secs_f64() * 1_000.0;
+        instruments.invoke_duration.record(milliseconds, &labels);
+        if let (Some(exemplars), Some(trace_id)) = (&self.shared.exemplars, self.trace.sampled_id()) {
+            exemplars.record(&labels, milliseconds, trace_id);
+        }
         instruments.invocations.add(1, &labels);
         let index = status_index(status);
         let labels = self.shared.by_status.get(index, || [KeyValue::new("status", status.as_str())]);

@@ -211,7 +211,8 @@ impl Exporters {
             instruments::observe(&meter, load, bus, &self.health);
             CallInstruments::new(&meter)
         });
-        Arc::new(CallRecorder::new(identity, tracer, instruments, self.health.clock()))
+        let exemplars = self.text.as_ref().map(MetricsText::exemplars);
+        Arc::new(CallRecorder::new(identity, tracer, instruments, exemplars, self.health.clock()))
     }
 
     fn meter(&self) -> Option<Meter> {

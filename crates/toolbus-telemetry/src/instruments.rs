@@ -13,7 +13,7 @@ use crate::health::ExportHealth;
 use crate::process;
 
 /// Milliseconds, from 1 ms to 300 s.
-const INVOKE_BOUNDS: [f64; 17] = [
+pub(crate) const INVOKE_BOUNDS: [f64; 17] = [
     1.0, 2.0, 5.0, 10.0, 25.0, 50.0, 100.0, 250.0, 500.0, 1_000.0, 2_500.0, 5_000.0, 10_000.0, 30_000.0, 60_000.0,
     120_000.0, 300_000.0,
 ];

@@ -1,4 +1,4 @@
-//! Metrics in the text format of Prometheus, for those who scrape, and the totals of calls among them.
+//! Metrics in the text formats of Prometheus and OpenMetrics, for those who scrape, and the totals of calls among them.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -10,6 +10,9 @@ use prometheus::proto::{Metric, MetricFamily};
 use prometheus::{Registry, TextEncoder};
 use serde::{Deserialize, Serialize};
 use toolbus_core::Clock;
+
+use crate::exemplars::Exemplars;
+use crate::open_metrics;
 
 /// Names of metrics as the reader writes them.
 const DURATION: &str = "rockbot_tool_invoke_duration_milliseconds";
@@ -27,8 +30,42 @@ pub struct MetricsText(Arc<ScrapedRegistry>);
 struct ScrapedRegistry {
     registry: Registry,
     clock: Clock,
-    text: Kept<Arc<str>>,
+    /// The last text in each format.
+    texts: [Kept<Arc<str>>; 2],
+    exemplars: Arc<Exemplars>,
     totals: Kept<CallTotals>,
+}
+
+/// Format of the text.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum MetricsFormat {
+    /// The text format of Prometheus, which every scraper reads.
+    Prometheus,
+    /// OpenMetrics, which has exemplars.
+    OpenMetrics,
+}
+
+impl MetricsFormat {
+    const OPEN_METRICS: &str = "application/openmetrics-text";
+
+    /// The format for a scraper that accepts these media types, as the header `Accept` lists them.
+    #[must_use]
+    pub fn accepted(accept: &str) -> Self {
+        let mut types = accept.split(',').filter_map(|item| item.split(';').next());
+        match types.any(|kind| kind.trim().eq_ignore_ascii_case(Self::OPEN_METRICS)) {
+            true => Self::OpenMetrics,
+            false => Self::Prometheus,
+        }
+    }
+
+    /// Media type of the text.
+    #[must_use]
+    pub const fn media_type(self) -> &'static str {
+        match self {
+            Self::Prometheus => prometheus::TEXT_FORMAT,
+            Self::OpenMetrics => "application/openmetrics-text; version=1.0.0; charset=utf-8",
+        }
+    }
 }
 
 /// The last reading, and its time.
@@ -67,25 +104,35 @@ pub struct CallSeries {
 }
 
 impl MetricsText {
-    /// Media type of the text.
-    pub const MEDIA_TYPE: &str = prometheus::TEXT_FORMAT;
-
     /// A text, and the reader that it is made from.
     pub(crate) fn new(clock: Clock) -> Result<(Self, PrometheusExporter), OTelSdkError> {
         let registry = Registry::new();
         let reader = opentelemetry_prometheus::exporter().with_registry(registry.clone());
         let reader = reader.scope_info_enabled(false).build()?;
-        let (text, totals) = Default::default();
-        Ok((Self(Arc::new(ScrapedRegistry { registry, clock, text, totals })), reader))
+        let (texts, totals) = Default::default();
+        let exemplars = Arc::new(Exemplars::new(clock));
+        Ok((Self(Arc::new(ScrapedRegistry { registry, clock, texts, exemplars, totals })), reader))
+    }
+
+    /// The exemplars that the text has.
+    pub(crate) fn exemplars(&self) -> Arc<Exemplars> {
+        Arc::clone(&self.0.exemplars)
     }
 
     /// Every metric, at most a second old. Blocks for as long as the metrics take to be read and written, one reader at a
     /// time.
     #[must_use]
-    pub fn read(&self) -> Arc<str> {
-        // Fails on no metric that the reader makes.
-        let written = |families: &[_]| TextEncoder::new().encode_to_string(families).unwrap_or_default().into();
-        self.0.kept(&self.0.text, written)
+    pub fn read(&self, format: MetricsFormat) -> Arc<str> {
+        let ScrapedRegistry { texts: [plain, open], exemplars, .. } = &*self.0;
+        match format {
+            // Fails on no metric that the reader makes.
+            MetricsFormat::Prometheus => {
+                self.0.kept(plain, |families| TextEncoder::new().encode_to_string(families).unwrap_or_default().into())
+            }
+            MetricsFormat::OpenMetrics => {
+                self.0.kept(open, |families| open_metrics::write(families, DURATION, &exemplars.by_series()).into())
+            }
+        }
     }
 
     /// The totals of calls, at most a second old. Blocks as [`Self::read`] does.
@@ -190,7 +237,7 @@ mod tests {
         let counter = provider.meter("test").u64_counter("calls").build();
         let add = |expected: &str| {
             counter.add(1, &[]);
-            let read = text.read();
+            let read = text.read(MetricsFormat::Prometheus);
             assert!(read.contains(expected), "{read}");
         };
         add("\ncalls_total 1\n");

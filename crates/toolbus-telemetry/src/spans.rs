@@ -91,6 +91,11 @@ impl Trace {
         context.map(TraceContext::trace_id)
     }
 
+    /// The id of a trace whose spans are exported.
+    pub(crate) fn sampled_id(&self) -> Option<&str> {
+        self.trace_id().filter(|_| matches!(self, Self::Recorded(_)))
+    }
+
     /// Begins the tool's span. Returns what the tool's own requests carry.
     pub(crate) fn execute(
         &mut self,

@@ -8,8 +8,10 @@ use toolbus_e2e::backend::Backend;
 use toolbus_e2e::client::Client;
 use toolbus_e2e::daemon::Daemon;
 use toolbus_e2e::namespace::BrokerNamespace;
+use toolbus_e2e::prometheus::Prometheus;
 use toolbus_testing::otlp::Receiver;
 use toolbus_testing::otlp::proto::trace::v1::Span;
+use toolbus_testing::patience::eventually;
 
 use toolbus_e2e::metrics::{attribute, count, sum};
 
@@ -72,6 +74,31 @@ async fn one_traced_call(protocol: &str, endpoint: &str, receiver: &Receiver) {
     assert_eq!(count(receiver, "gen_ai.execute_tool.duration", &[("gen_ai.tool.name", "work")]), 1);
     assert_eq!(count(receiver, "messaging.process.duration", &[]), 2);
     assert_eq!(count(receiver, "toolbus.overhead.duration", &[]), 2);
+}
+
+#[tokio::test]
+async fn prometheus_has_the_trace_of_a_call_as_an_exemplar_of_its_bucket() {
+    let (site, receiver) = (BrokerNamespace::shared().await, Receiver::start().await.unwrap());
+    let more = format!("[telemetry]\notlp_endpoint = \"{}\"\n[tools]\necho = true\n", receiver.grpc_endpoint());
+    let daemon = Daemon::start(&site, &more).await;
+    let client = Client::connect(&site).await;
+    for (trace, flags) in [(TRACE, "01"), (TRACE.replace('0', "1").as_str(), "00")] {
+        let request = client.request("echo", &json!({"text": "traced"}));
+        let request = request.header("rb-traceparent", &format!("00-{trace}-{SENDER}-{flags}"));
+        assert_eq!(client.exchange(&request).await.content(), "traced");
+    }
+    let prometheus = Prometheus::scraping(&daemon, "").await;
+    let exemplars = eventually("exemplars", async || {
+        let query = "query_exemplars?query=rockbot_tool_invoke_duration_milliseconds_bucket&start=0&end=99999999999";
+        prometheus.get(query).await.filter(|data| data.as_array().is_some_and(|series| !series.is_empty()))
+    })
+    .await;
+    let series = &exemplars.as_array().unwrap()[..];
+    let [series] = series else { panic!("{series:?}") };
+    assert_eq!([&series["seriesLabels"]["tool_name"], &series["seriesLabels"]["status"]], ["echo", "ok"]);
+    let found = series["exemplars"].as_array().unwrap();
+    assert!(found.iter().all(|exemplar| exemplar["labels"] == json!({ "trace_id": TRACE })), "{found:?}");
+    daemon.stop(&site).await;
 }
 
 #[tokio::test]

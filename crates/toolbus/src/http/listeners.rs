@@ -13,8 +13,8 @@ use std::time::Duration;
 
 use axum::body::{Body, HttpBody as _, to_bytes};
 use axum::extract::State;
-use axum::http::StatusCode;
-use axum::http::header::{CACHE_CONTROL, CONTENT_LENGTH, CONTENT_TYPE};
+use axum::http::header::{ACCEPT, CACHE_CONTROL, CONTENT_LENGTH, CONTENT_TYPE};
+use axum::http::{HeaderMap, StatusCode};
 use axum::middleware::{from_fn_with_state, map_response_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
@@ -29,7 +29,7 @@ use tokio_util::sync::CancellationToken;
 use toolbus_core::Clock;
 use toolbus_core::redact::Redactor;
 use toolbus_protocol::new_message_id;
-use toolbus_telemetry::MetricsText;
+use toolbus_telemetry::{MetricsFormat, MetricsText};
 
 use super::auth::HttpAuth;
 use super::entrance::Entrance;
@@ -249,13 +249,15 @@ async fn status(State(health): State<Arc<Health>>) -> impl IntoResponse {
     no_store(Json(health.status().public()))
 }
 
-async fn scrape(State(metrics): State<Option<MetricsText>>) -> Response {
+async fn scrape(State(metrics): State<Option<MetricsText>>, headers: HeaderMap) -> Response {
     const OFF: &str = "Metrics are off. Set http.metrics to true, and restart the daemon.\n";
     let Some(metrics) = metrics else {
         return (StatusCode::NOT_FOUND, OFF).into_response();
     };
-    match spawn_blocking(move || metrics.read()).await {
-        Ok(text) => ([(CONTENT_TYPE, MetricsText::MEDIA_TYPE)], no_store(text.to_string())).into_response(),
+    let accept = headers.get(ACCEPT).and_then(|accept| accept.to_str().ok()).unwrap_or_default();
+    let format = MetricsFormat::accepted(accept);
+    match spawn_blocking(move || metrics.read(format)).await {
+        Ok(text) => ([(CONTENT_TYPE, format.media_type())], no_store(text.to_string())).into_response(),
         // The process ends.
         Err(_) => StatusCode::SERVICE_UNAVAILABLE.into_response(),
     }
