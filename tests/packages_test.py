@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Installs and uses the packages of tools/release: in copies of clean Debian roots, and in new Python environments.
 
-Not seen here: systemd starting the service (roots have none; tests do what the unit says), and a distribution of RPM,
-so neither its resolution of dependencies nor its SELinux. Needs root. Run by `tests/run --packages`, which sets
+Not seen here: systemd starting the service (roots have none; tests do what the unit says), and a distribution of RPM
+with its SELinux: DNF installs into Debian roots. Needs root. Run by `tests/run --packages`, which sets
 TOOLBUS_PACKAGES (the folder of packages), TOOLBUS_ROOTS (Debian roots) and TOOLBUS_RABBITMQ (programs of RabbitMQ 4).
 """
 
@@ -29,6 +29,7 @@ BROKER = Path(os.environ["TOOLBUS_RABBITMQ"])
 VERSION = tomllib.loads((ROOT / "Cargo.toml").read_text("utf-8"))["workspace"]["package"]["version"]
 CONFIGURATION = "/etc/toolbus/toolbus.toml"
 STATE = "/var/lib/toolbus"
+LIBRARIES = ("ld-linux-x86-64.so.2", "libc.so.6", "libdl.so.2", "libm.so.6", "libpthread.so.0")
 ENVIRONMENT = {
     "DEBIAN_FRONTEND": "noninteractive",
     "HOME": "/root",
@@ -353,20 +354,41 @@ class Debian:
         self.assertLess(first_answer(*root.command(root.folder, f"{folder}/usr/bin/toolbus", "demo")), 60)
         root.run(f"{folder}/usr/bin/toolbus", "check", "--config", folder + CONFIGURATION)
 
-    def test_the_rpm_installs_and_goes(self):
-        """Its files and scripts work in this root, whose database of RPM is empty: dependencies are not looked up."""
-        root, rpm = self.root, package("toolbus-*.rpm")
-        root.run("mkdir", "-p", "/var/lib/rpm")
-        options = ("--root", root.folder, "--dbpath", "/var/lib/rpm", "--nodeps")
-        run("rpm", *options, "--install", rpm)
+    def test_dnf_installs_the_rpm_with_what_it_needs_and_removes_it(self):
+        root, repository = self.root, self.repository()
+        source = (f"--repofrompath=local,{repository}", "--repo=local", "--setopt=local.gpgcheck=0", "--releasever=1")
+        dnf = ("dnf", "--assumeyes", f"--installroot={root.folder}", *source)
+        missing = run(*dnf, "--exclude=distribution", "install", "toolbus", code=1)
+        self.assertIn("requires shadow-utils, but none of the providers can be installed", missing)
+        run(*dnf, "install", "toolbus")
+        run(*dnf, "check")
         self.assertEqual(root.stat(STATE), "750 toolbus:toolbus")
         self.assertEqual(root.stat(CONFIGURATION), "640 root:toolbus")
         self.assertTrue(root.run("getent", "passwd", "toolbus").strip().endswith(f":{STATE}:/sbin/nologin"))
         self.assertIn(f"toolbus {VERSION} ", root.run("toolbus", "--version"))
         root.path(CONFIGURATION).write_text("# edited\n", "utf-8")
-        run("rpm", *options, "--erase", "toolbus")
+        run(*dnf, "remove", "toolbus")
         self.assertFalse(root.path("/usr/bin/toolbus").exists())
         self.assertEqual(root.path(CONFIGURATION + ".rpmsave").read_text("utf-8"), "# edited\n")
+
+    def repository(self) -> Path:
+        """Our package, and one that stands for the distribution: names of Fedora's packages, and libraries of this root, of
+        which rpmbuild finds what they provide."""
+        folder = Path(tempfile.mkdtemp())
+        self.addCleanup(shutil.rmtree, folder)
+        libraries = [self.root.path(f"/lib/x86_64-linux-gnu/{name}") for name in LIBRARIES]
+        (folder / "distribution.spec").write_text(
+            "Name: distribution\nVersion: 1\nRelease: 1\nSummary: -\nLicense: -\n"
+            "Provides: /bin/sh ca-certificates python3 shadow-utils\n%description\n"
+            f"%install\ninstall -D -t %{{buildroot}}/opt/lib {' '.join(map(str, libraries))}\n%files\n/opt/lib\n",
+            "utf-8",
+        )
+        defined = (f"_topdir {folder}", f"_rpmdir {folder}", "debug_package %{nil}", "__os_install_post %{nil}")
+        options = [part for definition in defined for part in ("--define", definition)]
+        run("rpmbuild", "-bb", *options, folder / "distribution.spec")
+        shutil.copy(package("toolbus-*.rpm"), folder)
+        run("createrepo_c", folder)
+        return folder
 
 
 class Debian12(Debian, unittest.TestCase):
