@@ -295,6 +295,44 @@ class Debian:
             self.assertEqual(root.run(*call, **address), "hello")
         self.assertRegex(log[0], r"WARN.*state is in memory")
 
+    def test_what_root_starts_by_hand_leaves_state_that_the_service_uses(self):
+        root = self.root
+        root.install(self.deb)
+        self.make_folders()
+        # Ends once it has its state.
+        serve = ("toolbus", "serve", "--config", CONFIGURATION, "--listen", "192.0.2.1:8471")
+        self.assertIn("this machine has no such address", root.run(*serve, code=1))
+        state = f"{STATE}/toolbus.toolbus"
+        for path, rights in {state: 700, f"{state}/toolbus.db": 600, f"{state}/toolbus.db.lock": 600}.items():
+            self.assertEqual(root.stat(path), f"{rights} toolbus:toolbus")
+        with self.service() as (_, log):
+            pass
+        self.assertIn(f"state is kept file={state}/toolbus.db", log[0])
+
+    def test_a_users_wheel_beside_the_service_keeps_to_itself(self):
+        root, venv = self.root, self.root.path("/opt/venv")
+        root.install(self.deb)
+        self.make_folders()
+        run(sys.executable, "-m", "venv", venv)
+        run(venv / "bin/pip", "install", "--no-index", package("toolbus-*.whl"))
+        root.run("install", "-d", "-o", "nobody", "/srv/user")
+        user = ("setpriv", "--reuid=nobody", "--regid=nogroup", "--clear-groups")
+        own = (*user, "env", "--chdir=/srv/user", "HOME=/srv/user", "/opt/venv/bin/toolbus")
+        with self.service() as (address, _):
+            # The service's configuration is found, and is no user's.
+            said = f"{CONFIGURATION}: the file cannot be read: Permission denied (os error 13); run this as"
+            self.assertIn(said, root.run(*own, "status", code=2))
+            root.path("/srv/user/toolbus.toml").write_text("[tools]\necho = true\n", "utf-8")
+            self.assertIn("no daemon answers on the socket `toolbus.sock`", root.run(*own, "status", code=7))
+            said = root.run(*own, "serve", code=1, **address)
+            self.assertIn("file=/srv/user/.local/state/toolbus/toolbus.toolbus/toolbus.db", said)
+            self.assertIn("cannot listen on 127.0.0.1:8471: the port is in use", said)
+        run(venv / "bin/pip", "uninstall", "--yes", "toolbus")
+        self.assertEqual(root.run("dpkg", "--verify", "toolbus"), "")
+        run(venv / "bin/pip", "install", "--no-index", package("toolbus-*.whl"))
+        root.run("apt-get", "purge", "-y", "toolbus")
+        self.assertIn("configuration is valid", root.run(*own, "check"))
+
     def test_removal_keeps_state_and_purge_does_not(self):
         root = self.root
         root.install(self.deb)

@@ -4,7 +4,7 @@
 //! look at what that does not tell: keys given twice, positions, and how much the aliases of YAML stand for.
 
 use std::fs::File;
-use std::io::Read;
+use std::io::{ErrorKind, Read};
 use std::path::Path;
 
 use config::{FileFormat, Format as _, Value as Parsed, ValueKind};
@@ -29,7 +29,7 @@ pub fn layer(tree: &mut Tree, path: &Path) -> Result<(), Vec<Problem>> {
     let file = path.display().to_string();
     let refused = |what: String| vec![Problem { location: file.clone(), key: String::new(), what }];
     let format = ConfigFormat::of(path).map_err(|error| refused(error.to_string()))?;
-    let text = read_text(path).map_err(refused)?;
+    let text = read_text(path).map_err(|what| refused(what + advice(path)))?;
     // Editors on Windows begin files with a mark that is no part of the text.
     let plain = text.trim_start_matches('\u{feff}');
     let document = match format {
@@ -47,6 +47,16 @@ pub fn layer(tree: &mut Tree, path: &Path) -> Result<(), Vec<Problem>> {
     };
     tree.lay(document);
     Ok(())
+}
+
+/// Advice about a file that this user may not read: it may be the service's, and was found, not named.
+fn advice(path: &Path) -> &'static str {
+    match File::open(path) {
+        Err(error) if error.kind() == ErrorKind::PermissionDenied => {
+            "; run this as a user who may read it, or name another file with --config"
+        }
+        _ => "",
+    }
 }
 
 /// Reads a text file of the configuration, or one that it names.

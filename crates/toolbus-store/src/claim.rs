@@ -3,7 +3,7 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read as _, Seek as _, Write as _};
-use std::os::unix::fs::OpenOptionsExt as _;
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, lchown};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{FlockOperation, fcntl_lock};
@@ -79,9 +79,20 @@ fn open(path: &Path) -> Result<(PathBuf, File), FileClaimError> {
     let mut options = OpenOptions::new();
     options.read(true).write(true).create(true).truncate(false).mode(0o600);
     match options.open(&name) {
-        Ok(file) => Ok((name, file)),
+        Ok(file) => {
+            hand_over(&name);
+            Ok((name, file))
+        }
         Err(error) => Err(FileClaimError::Unusable(name, error)),
     }
+}
+
+/// Gives a file or folder to the owner of the folder that it is in, where this process may: what root makes in the state of
+/// a daemon with its own user must not lock that daemon out.
+pub fn hand_over(path: &Path) {
+    let folder = std::path::absolute(path).and_then(|path| path.parent().unwrap_or(&path).metadata());
+    // A process that is not root may not give its files away.
+    drop(folder.and_then(|folder| lchown(path, Some(folder.uid()), Some(folder.gid()))));
 }
 
 /// A lock of the process, which programs that it starts do not have.

@@ -14,7 +14,7 @@ mod sqlite_memory;
 mod sqlite_threads;
 mod volatile_memory;
 
-pub use self::claim::{FileClaim, FileClaimError};
+pub use self::claim::{FileClaim, FileClaimError, hand_over};
 pub use self::memory::MemoryStore;
 pub use self::memory_ledger::MemoryLedger;
 pub use self::redis::{Redis, RedisLedger, RedisMemory, RedisSettings, RedisTls, RedisUrl, RedisUrlError, Versions};

@@ -16,6 +16,7 @@ use tokio::sync::{mpsc, oneshot};
 use toolbus_core::Clock;
 use toolbus_core::store::{MAX_KEYS, Store, StoreError, check_key, check_namespace, check_value};
 
+use crate::claim::hand_over;
 use crate::sqlite_ledger;
 use crate::sqlite_log::{self, LogState};
 
@@ -365,7 +366,8 @@ fn connect(path: &Path, schema: &Schema) -> Result<Connection, OpenError> {
 /// Never opens it: closing a file takes away every lock that the process has on it, those of other connections too.
 fn create(path: &Path) -> Result<(), OpenError> {
     match mknodat(CWD, path, FileType::RegularFile, Mode::RUSR | Mode::WUSR, 0) {
-        Ok(()) | Err(Errno::EXIST) => {}
+        Ok(()) => hand_over(path),
+        Err(Errno::EXIST) => {}
         Err(Errno::NOENT) => return Err(OpenError::NoFolder),
         Err(error) => return Err(OpenError::Unusable(error.into())),
     }
@@ -445,7 +447,10 @@ fn version(transaction: &Transaction<'_>, expected: i32) -> Result<usize, OpenEr
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::{MetadataExt as _, chown};
+
     use super::*;
+    use crate::FileClaim;
 
     #[test]
     fn every_commit_of_a_store_reaches_the_disk_and_readers_wait_for_no_writer() {
@@ -460,6 +465,19 @@ mod tests {
             assert_eq!((synchronous, journal.as_str()), (expected, "wal"));
         }
         assert!(matches!(open(&folder.path().join("other.db"), &STORE), Err(OpenError::Foreign)));
+    }
+
+    #[test]
+    fn new_files_are_their_folders_owners() {
+        let folder = tempfile::tempdir().unwrap();
+        // Only root can; of others the folder is their own.
+        let _ = chown(folder.path(), Some(12_345), Some(12_346));
+        let owner = |path: &Path| path.metadata().map(|file| (file.uid(), file.gid())).unwrap();
+        let path = folder.path().join("store.db");
+        let _open = (open(&path, &STORE).unwrap(), FileClaim::new(&path, "a daemon").unwrap());
+        for name in ["store.db", "store.db.lock"] {
+            assert_eq!(owner(&folder.path().join(name)), owner(folder.path()), "{name}");
+        }
     }
 
     #[test]

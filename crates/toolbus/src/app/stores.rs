@@ -9,7 +9,7 @@ use tokio::sync::watch;
 use toolbus_core::Clock;
 use toolbus_core::store::Store;
 use toolbus_memory::working_memory::WorkingMemory;
-use toolbus_store::{FileClaim, Redis, SqliteMemory};
+use toolbus_store::{FileClaim, Redis, SqliteMemory, hand_over};
 
 use super::store_files::StoreFiles;
 use super::watched_ledger::WatchedLedger;
@@ -70,6 +70,7 @@ impl Stores {
         if let Some(folder) = file.parent() {
             let made = DirBuilder::new().recursive(true).mode(0o700).create(folder);
             made.map_err(|error| format!("the folder `{}` cannot be made: {error}", folder.display()))?;
+            hand_over(folder);
         }
         let stores = Self::open_named(config, holder).await.map_err(|error| error.to_string())?;
         tracing::info!(file = %file.display(), "state is kept");
