@@ -6,6 +6,7 @@
 mod agent_rules;
 mod bits;
 mod catalogue;
+mod comparison;
 mod effective;
 mod explain;
 mod handle;
@@ -19,6 +20,7 @@ mod tests;
 
 pub use crate::quarantine::{Claim, DefinitionCheck, Quarantine};
 pub use catalogue::{Catalogue, Forced};
+pub use comparison::{AccessChange, CountedTools, access_changes};
 pub use effective::{AllowedTool, EffectiveTools, EmptyReason, ToolSetId};
 pub(crate) use explain::listed;
 pub use explain::{Because, Explanation};

@@ -372,7 +372,7 @@ impl Catalogue {
     }
 
     /// Sets only shrink from line to line.
-    fn bits(&self, section: usize, cell: usize, profile: Option<usize>) -> Bits {
+    pub(super) fn bits(&self, section: usize, cell: usize, profile: Option<usize>) -> Bits {
         let section = self.rules.section(section);
         if section.is_denied {
             return Bits::default();

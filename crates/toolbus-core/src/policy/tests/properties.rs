@@ -7,7 +7,7 @@ use proptest::option;
 use proptest::prelude::*;
 
 use super::*;
-use crate::policy::Profile;
+use crate::policy::{CountedTools, Profile, access_changes};
 
 const NAMES: [&str; 8] = ["a", "ab", "ba", "cancel_scheduled_task", "mcp_register_server", "é", "a_b", "abc"];
 const SOURCES: [&str; 5] = ["web", "subagent", "a2a", "mcp:management", "mcp:fs"];
@@ -187,5 +187,26 @@ proptest! {
             prop_assert_eq!(of(&followed, &caller), of(&at_once, &caller));
             prop_assert_eq!(followed.effective(&caller).version(), at_once.effective(&caller).version());
         }
+    }
+
+    #[test]
+    fn changes_of_access_are_what_the_sets_of_each_caller_differ_by(
+        tools in tools(), before in any_policy(), mut after in any_policy(), most in 0..4_usize,
+    ) {
+        after.agents.remove("bob");
+        let (had, has) = (access(tools.clone(), before.clone()), access(tools, after.clone()));
+        let counted = |tools: BTreeSet<String>| CountedTools {
+            first: tools.iter().take(most).map(|name| name.as_str().into()).collect(),
+            count: tools.len(),
+        };
+        let callers = [caller("ana"), caller("bob"), Caller::unknown()].map(|caller| {
+            let (had, has) = (set(&had, &caller), set(&has, &caller));
+            (caller.agent.map_or("default".to_owned(), |agent| agent.to_string()), &has - &had, &had - &has)
+        });
+        let differing = callers.into_iter().filter(|(_, gains, loses)| !(gains.is_empty() && loses.is_empty()));
+        let expected: Vec<_> = differing.map(|(agent, gains, loses)| (agent, counted(gains), counted(loses))).collect();
+        let changes = access_changes(had.registry(), before, after, most);
+        let found: Vec<_> = changes.into_iter().map(|change| (change.agent, change.gains, change.loses)).collect();
+        prop_assert_eq!(found, expected);
     }
 }

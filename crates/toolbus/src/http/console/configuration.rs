@@ -1,6 +1,6 @@
 //! The configuration: its files, the values in force, what the files say now, and reloads.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use axum::Extension;
@@ -11,9 +11,7 @@ use maud::{Markup, html};
 use serde::Deserialize;
 use tokio::sync::Semaphore;
 use tokio::task::spawn_blocking;
-use toolbus_core::caller::Caller;
-use toolbus_core::policy::{Capacity, PolicyHandle};
-use toolbus_core::registry::Registry;
+use toolbus_core::policy::{AccessChange, CountedTools, access_changes};
 
 use super::page::{PageWriter, Status};
 use super::paging::Paged;
@@ -21,7 +19,6 @@ use super::servers::seconds;
 use super::{ByOperator, PATH};
 use crate::config::{Config, EffectiveValue, Problem, Problems};
 use crate::http::LastReload;
-use crate::http::admin::EVERYBODY;
 use crate::http::slots::ConnectionState;
 
 /// Most differences between the files and what is in force that are shown.
@@ -161,7 +158,9 @@ pub(super) async fn check(pages: PageWriter, connection: Option<Extension<Arc<Co
         let different = differences(running.effective(|_, _| true), loaded.config.effective(|_, _| true));
         let warnings = [loaded.config.suspects(), loaded.config.missing_programs(), loaded.warnings].concat();
         // Loading refuses rules with mistakes.
-        let access = access_changes(&running, &loaded.config, &registry).unwrap_or_default();
+        let policies = running.policy().ok().zip(loaded.config.policy().ok());
+        let changes = |(present, next)| access_changes(&registry, present, next, MAX_TOOLS);
+        let access = policies.map(changes).unwrap_or_default();
         Ok::<_, Problems>((different, access, warnings))
     });
     let Ok(checked) = checking.await else {
@@ -194,53 +193,6 @@ pub(super) async fn check(pages: PageWriter, connection: Option<Extension<Arc<Co
         }
     };
     pages.page("/configuration", "Check of the files", false, &main)
-}
-
-/// An agent that may use other tools by the files than by what is in force.
-struct AccessChange {
-    agent: String,
-    gains: CountedTools,
-    loses: CountedTools,
-}
-
-/// The first [`MAX_TOOLS`] of some tools, and how many they are.
-struct CountedTools {
-    first: Vec<String>,
-    count: usize,
-}
-
-impl CountedTools {
-    /// The tools of `all` that `others` has not.
-    fn beside(all: &BTreeSet<String>, others: &BTreeSet<String>) -> Self {
-        let first = all.difference(others).take(MAX_TOOLS).cloned().collect();
-        Self { first, count: all.difference(others).count() }
-    }
-}
-
-/// The agents that may use other tools of `registry` by another configuration; `None` if a rule of one is mistaken.
-fn access_changes(running: &Config, next: &Config, registry: &Registry) -> Option<Vec<AccessChange>> {
-    let policy = |config: &Config| {
-        let capacity = Capacity { max_in_flight: config.invoke.max_in_flight, max_waiting: config.invoke.max_waiting };
-        Some(PolicyHandle::new(registry.clone(), config.identity(), config.policy().ok()?, capacity))
-    };
-    let (before, after) = (policy(running)?, policy(next)?);
-    let agents: BTreeSet<_> = before.agents().into_iter().chain(after.agents()).collect();
-    let names = |policy: &PolicyHandle, caller: &Caller| -> BTreeSet<String> {
-        policy.effective(caller).names().map(str::to_owned).collect()
-    };
-    let change = |agent: String, had: &BTreeSet<String>, has: &BTreeSet<String>| AccessChange {
-        agent,
-        gains: CountedTools::beside(has, had),
-        loses: CountedTools::beside(had, has),
-    };
-    let unknown = Caller::unknown();
-    let of_unknown = change(EVERYBODY.to_owned(), &names(&before, &unknown), &names(&after, &unknown));
-    let of_agents = agents.into_iter().map(|agent| {
-        let [had, has] = [&before, &after].map(|policy| names(policy, &policy.agent(agent.clone())));
-        change(agent.to_string(), &had, &has)
-    });
-    let changes = of_agents.chain([of_unknown]);
-    Some(changes.filter(|change| change.gains.count + change.loses.count > 0).collect())
 }
 
 fn changed_access(pages: &PageWriter, changes: &[AccessChange]) -> Markup {
