@@ -109,6 +109,9 @@ test("a dead letter is shown and stays, is replayed once its reply has a queue, 
   await page.getByRole("link", { name: "Reload" }).click();
   assert.deepEqual(await rows(), all, "they stay where they are");
   assert.doesNotMatch(await page.content(), /secret text/);
+  const overview = await visitors.visitor(daemon);
+  await overview.locator("#facts dd", { hasText: /^▲ 2$/ }).getByRole("link").click();
+  await overview.waitForURL("**/console/dead-letters");
   const reader = await visitors.visitor(daemon, { path: "/dead-letters", token: READER });
   assert.equal(await reader.locator("main tbody tr").count(), 2);
   assert.equal(await reader.getByRole("button", { name: /Replay|Drop/ }).count(), 0);

@@ -225,6 +225,8 @@ pub struct BusState {
     /// Messages that wait in consumed queues that outlive the process, as the broker said last. A change of these alone
     /// wakes no watcher.
     pub depths: BTreeMap<String, u32>,
+    /// The same of the dead-letter queues beside them, by the name of the queue that the letters came from.
+    pub dead_letters: BTreeMap<String, u32>,
     /// Number of lost connections since the start.
     pub reconnects: u64,
     /// The last reason for being unconnected, for an operator.

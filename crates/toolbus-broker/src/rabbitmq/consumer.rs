@@ -78,7 +78,7 @@ impl Consumer {
                         never = self.renew(&connection, bindings) => match never {},
                     };
                     self.state.consuming(self.id, false);
-                    self.state.depth(queue, None);
+                    self.state.depth(queue, None, None);
                     let Some(reason) = lost else {
                         if !self.stop.is_cancelled() {
                             self.state.remove_consumer(self.id);
@@ -163,13 +163,20 @@ impl Consumer {
         }
     }
 
-    /// Notes how many messages wait in a queue that outlives the process.
+    /// Notes how many messages wait in a queue that outlives the process, and in the dead-letter queue beside it.
     async fn look(&self, connection: &Connection) {
         let Subscription { queue, ownership, .. } = &self.subscription;
-        if !matches!(ownership, Ownership::Replica | Ownership::Replies) {
+        let count = async |queue: &str| {
             let looking = topology::message_count(connection, queue);
-            self.state.depth(queue, tokio::time::timeout(LOOK_TIME, looking).await.ok().flatten());
-        }
+            tokio::time::timeout(LOOK_TIME, looking).await.ok().flatten()
+        };
+        let dead_letters = match ownership {
+            Ownership::Replica | Ownership::Replies => return,
+            Ownership::Shared | Ownership::ShortLived => count(&topology::dead_letters_of(queue)).await,
+            // It need not have any, and looking for what is not there leaves an error in the broker's log.
+            Ownership::Existing => None,
+        };
+        self.state.depth(queue, count(queue).await, dead_letters);
     }
 
     async fn subscribe(&self, connection: &Connection) -> Result<Subscribed, TopologyError> {

@@ -87,6 +87,7 @@ impl StateTracker {
             state.connected = false;
             if kind == ConnectionKind::Consume {
                 state.depths.clear();
+                state.dead_letters.clear();
             }
             state.blocked = blocked;
             state.reconnects += 1;
@@ -180,12 +181,14 @@ impl StateTracker {
         });
     }
 
-    /// Notes how many messages wait in a queue; `None` if that is not known.
-    pub(super) fn depth(&self, queue: &str, messages: Option<u32>) {
+    /// Notes how many messages wait in a queue, and how many dead letters it has; `None` if that is not known.
+    pub(super) fn depth(&self, queue: &str, messages: Option<u32>, dead_letters: Option<u32>) {
         self.shown.send_if_modified(|state| {
-            match messages {
-                Some(messages) => drop(state.depths.insert(queue.to_owned(), messages)),
-                None => drop(state.depths.remove(queue)),
+            for (counts, count) in [(&mut state.depths, messages), (&mut state.dead_letters, dead_letters)] {
+                match count {
+                    Some(count) => drop(counts.insert(queue.to_owned(), count)),
+                    None => drop(counts.remove(queue)),
+                }
             }
             false
         });

@@ -52,7 +52,7 @@ async fn quorum_queues_have_their_arguments_and_a_dead_letter_queue() {
 }
 
 #[tokio::test]
-async fn how_many_messages_wait_is_known_of_each_queue_that_outlives_the_process() {
+async fn how_many_messages_wait_and_are_dead_is_known_of_each_queue_that_outlives_the_process() {
     let bus = rabbitmq().await;
     let (queue, own) = (unique("depth"), unique("own"));
     let _deliveries = bus.consume(Subscription { prefetch: 1, ..subscription(&queue, &["t"]) });
@@ -62,9 +62,13 @@ async fn how_many_messages_wait_is_known_of_each_queue_that_outlives_the_process
     for _ in 0..4 {
         deliver(&bus, &to_queue(&queue, "x")).await;
     }
-    eventually("three messages to wait", async || {
-        let depths = bus.state().borrow().depths.clone();
-        (depths == [(queue.clone(), 3)].into()).then_some(())
+    for _ in 0..2 {
+        deliver(&bus, &to_queue(&format!("{queue}.dlq"), "x")).await;
+    }
+    let (waiting, dead) = ([(queue.clone(), 3)].into(), [(queue.clone(), 2)].into());
+    eventually("three messages to wait beside two dead letters", async || {
+        let state = bus.state().borrow().clone();
+        (state.depths == waiting && state.dead_letters == dead).then_some(())
     })
     .await;
     bus.close().await;

@@ -203,6 +203,9 @@ pub struct BrokerStatus {
     pub last_error: Option<String>,
     /// Every queue that is meant to be consumed.
     pub consumers: Vec<ConsumerStatus>,
+    /// Messages in the dead-letter queues beside those, as the broker said last; absent while no count is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dead_letters: Option<u64>,
 }
 
 /// A queue that is meant to be consumed.
@@ -327,6 +330,7 @@ impl Health {
                     .into_iter()
                     .map(|(queue, confirmed)| ConsumerStatus { queue, confirmed })
                     .collect(),
+                dead_letters: bus.dead_letters.into_values().map(u64::from).reduce(|sum, count| sum + count),
             },
             counts: Counts {
                 tools: policy.registry().snapshot().len(),

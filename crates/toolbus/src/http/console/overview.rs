@@ -66,6 +66,13 @@ fn works(pages: &PageWriter, status: &DaemonStatus) -> Markup {
                 dd { @if broker.connected { "connected" } @else { "away" } ", reconnects: " (broker.reconnects) }
                 dt { "Queues" }
                 dd { @for queue in &broker.consumers { div { (if queue.confirmed { Status::Ok } else { Status::Failed }.mark()) " " (pages.text(&queue.queue)) } } }
+                @if let Some(dead_letters) = broker.dead_letters {
+                    dt { "Dead letters" }
+                    dd {
+                        @if dead_letters > 0 { (Status::Slow.mark()) " " }
+                        a href=(format!("{PATH}/dead-letters")) { (dead_letters) }
+                    }
+                }
                 @if let Some(script) = &health.script {
                     dt { "Scripts" } dd { (script.running) " running, " (script.waiting) " waiting" }
                 }
