@@ -6,6 +6,7 @@ use std::time::Duration;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use tokio::sync::Mutex;
+use tokio::task::spawn_blocking;
 use toolbus_core::store::{Store, StoreError};
 use toolbus_protocol::Random;
 
@@ -94,14 +95,22 @@ impl ShareValues {
     }
 
     /// The rows of all shares whose values are lists, each with its share.
-    pub(crate) async fn overview<T: DeserializeOwned>(&self) -> Result<Overview<(String, T)>, StoreError> {
+    pub(crate) async fn overview<T: DeserializeOwned + Send + 'static>(
+        &self,
+    ) -> Result<Overview<(String, T)>, StoreError> {
         let shares = self.store.list(self.namespace).await?;
         let mut all = Overview { rows: Vec::new(), is_whole: shares.len() <= MAX_ROWS };
         for share in shares.into_iter().take(MAX_ROWS) {
-            match self.read::<Vec<T>>(&share).await {
-                Ok(rows) => all.rows.extend(rows.into_iter().map(|row| (share.clone(), row))),
-                Err(ShareValueError::Store(error)) => return Err(error),
-                Err(_) => all.is_whole = false,
+            let value = self.store.get(self.namespace, &share).await?;
+            let values = self.clone();
+            // A value may have megabytes: it is not read on a thread that calls run on.
+            let reading = spawn_blocking(move || {
+                let rows = values.parse::<Vec<T>>(&share, value.as_deref()).ok()?;
+                Some(rows.into_iter().map(|row| (share.clone(), row)).collect::<Vec<_>>())
+            });
+            match reading.await.ok().flatten() {
+                Some(rows) => all.rows.extend(rows),
+                None => all.is_whole = false,
             }
             if all.rows.len() > MAX_ROWS {
                 all.rows.truncate(MAX_ROWS);
@@ -173,7 +182,10 @@ impl ShareValues {
 #[cfg(test)]
 mod tests {
     use std::convert::Infallible;
+    use std::thread::{self, ThreadId};
 
+    use serde::Deserializer;
+    use serde::de::IgnoredAny;
     use toolbus_store::MemoryStore;
 
     use super::*;
@@ -219,6 +231,23 @@ mod tests {
         assert_eq!(put("bo", 0..1).await, (3, row("bo", 0), true));
         store.put("tests", "ana", "[".into()).await.unwrap();
         assert_eq!(put("bo", 0..1).await, (1, row("bo", 0), false));
+    }
+
+    /// The thread on which a row was read.
+    struct ReadOn(ThreadId);
+
+    impl<'de> Deserialize<'de> for ReadOn {
+        fn deserialize<D: Deserializer<'de>>(row: D) -> Result<Self, D::Error> {
+            IgnoredAny::deserialize(row).map(|_| Self(thread::current().id()))
+        }
+    }
+
+    #[tokio::test]
+    async fn an_overview_is_not_read_on_the_thread_of_its_task() {
+        let values = ShareValues::new(Arc::new(MemoryStore::default()), "tests");
+        values.put("ana", &[1]).await.unwrap();
+        let rows = values.overview::<ReadOn>().await.unwrap().rows;
+        assert!(matches!(&rows[..], [(_, ReadOn(reader))] if *reader != thread::current().id()));
     }
 
     #[tokio::test]
