@@ -38,6 +38,11 @@ impl TaskFailures {
         self.0.lock().retain(|(id, _), _| is_known(id));
     }
 
+    /// Whether the message of a task failed, and so what it tells of has ended.
+    pub(super) fn has_message(&self, id: &str) -> bool {
+        self.0.lock().contains_key(&(id.to_owned(), FiringStep::Message))
+    }
+
     /// Returns what failed of a task at its last time.
     pub(super) fn of(&self, id: &str) -> Option<String> {
         let reasons = self.0.lock();

@@ -35,7 +35,7 @@ pub struct ScheduledTask {
     pub next: u64,
     /// The last time that was published.
     pub last: Option<u64>,
-    /// Whether a call of the task has begun whose result is not published.
+    /// Whether a call of the task has begun, and not ended as far as this process saw it.
     pub is_running: bool,
     /// Failure of the last time, where this process saw it.
     pub failure: Option<String>,
@@ -80,7 +80,12 @@ impl TaskStore {
     /// If the store cannot be read.
     pub async fn overview(&self) -> Result<Overview<ScheduledTask>, StoreError> {
         let Overview { rows, is_whole } = self.all().await?;
-        let with_failure = |task: ScheduledTask| ScheduledTask { failure: self.failures().of(&task.id), ..task };
+        let with_failure = |task: ScheduledTask| ScheduledTask {
+            // The result of one that ended waits to be published.
+            is_running: task.is_running && !self.failures().has_message(&task.id),
+            failure: self.failures().of(&task.id),
+            ..task
+        };
         let mut rows: Vec<ScheduledTask> = rows.into_iter().map(ScheduledTask::new).map(with_failure).collect();
         rows.sort_by(|one, other| (one.next, &one.name).cmp(&(other.next, &other.name)));
         Ok(Overview { rows, is_whole })
