@@ -1,13 +1,23 @@
 /** What a page shows while it is looked at: new calls, a broker that is away, a daemon that is, and what readers hold. */
 
 import assert from "node:assert/strict";
+import { once } from "node:events";
+import { createServer } from "node:http";
 import { after, before, test } from "node:test";
 import { Daemon, Visitors } from "./support.mjs";
 
-let daemon, visitors;
+let daemon, slow, visitors;
 
 before(async () => {
-  [daemon, visitors] = await Promise.all([Daemon.start(), Visitors.start()]);
+  slow = createServer().listen(0, "127.0.0.1").unref();
+  await once(slow, "listening");
+  const more = `
+[[rest.endpoints]]
+name = "slow"
+description = "Waits for the test"
+url = "http://127.0.0.1:${slow.address().port}/"
+`;
+  [daemon, visitors] = await Promise.all([Daemon.start({ more }), Visitors.start()]);
   // More than a screen of them.
   for (let call = 0; call < 60; call += 1) await daemon.call("ana", "echo", { text: `${call}` });
 });
@@ -81,6 +91,19 @@ test("what the reader holds stays: a row with the focus, and a text that is sele
   await daemon.call("ana", "echo", {}, { id: "held-2" });
   await page.getByRole("button", { name: "1 newer" }).waitFor();
   assert.equal(await selected(), text);
+});
+
+test("a call that has ended is not shown as in flight to a reader who holds its row", async () => {
+  const [called, [, response]] = [daemon.call("ana", "slow", {}, { id: "ends" }), await once(slow, "request")];
+  const page = await visitors.visitor(daemon, { path: "/calls?status=in_flight" });
+  const row = page.locator('tr[data-id="ends"]');
+  await row.getByText("▲ in flight").waitFor();
+  await page.keyboard.press("j");
+  response.end("{}");
+  await called;
+  await row.getByText("▲ was in flight").waitFor();
+  await page.keyboard.press("Escape");
+  await page.getByText("No call of the last thousand has all of this.").waitFor();
 });
 
 test("times are relative, and exact where they are pointed at", async () => {

@@ -140,7 +140,8 @@ function renew(page) {
   for (const part of page.querySelectorAll("[data-part][id]")) {
     const own = document.getElementById(part.id);
     if (!own || own === part || written.get(own) === part.innerHTML) continue;
-    const isList = "rows" in part.dataset && "rows" in own.dataset;
+    // One without rows is no list, but a sentence.
+    const isList = "rows" in own.dataset;
     if (isList && (scrollY > 0 || isHeld(own))) renewRows(own, part);
     else if (!isHeld(own)) renewWhole(own, part);
   }
@@ -159,11 +160,20 @@ function renewRows(own, part) {
   let unseen = 0;
   for (const row of part.querySelectorAll("tr[data-id]")) {
     const old = known.get(row.dataset.id);
+    known.delete(row.dataset.id);
     if (!old) unseen += 1;
-    else if (written.get(old) !== row.innerHTML && !isHeld(old)) replace(old, row.cloneNode(true));
+    else if ((written.get(old) !== row.innerHTML || "unlisted" in old.dataset) && !isHeld(old)) replace(old, row.cloneNode(true));
   }
+  known.forEach(sayUnlisted);
   offered.set(part.id, { part, unseen });
   tell();
+}
+
+/** Says of a row that is no longer listed that what it shows is past: the call ended, for example. */
+function sayUnlisted(row) {
+  if ("unlisted" in row.dataset) return;
+  row.dataset.unlisted = "";
+  row.querySelector(".mark.slow")?.after(" was");
 }
 
 function showNewer() {
