@@ -73,6 +73,13 @@ test("arguments are shown as JSON and results as text, without secrets, and mark
   assert.ok(!(await page.content()).includes(ADMIN));
 });
 
+test("the result of a call that failed is seen at once", async () => {
+  await daemon.call("ana", "echo", { text: 1 }, { id: "failed" });
+  const page = await visitors.visitor(daemon, { path: "/calls/failed" });
+  const shown = await page.locator("#payloads details").evaluateAll((all) => all.map((one) => [one.firstChild.textContent, one.open]));
+  assert.deepEqual(shown, [["Arguments", false], ["Result", true]]);
+});
+
 test("a secret that a tool returns is not shown, and the API has no payloads", async () => {
   const call = { server_name: "notes", tool_name: "tool_0" };
   await daemon.call("ana", "mcp_invoke_tool", call, { id: "leaked" });

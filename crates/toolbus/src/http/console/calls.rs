@@ -142,16 +142,19 @@ fn time(arrived: &str) -> Markup {
     html! { time datetime=(arrived) title=(arrived) { (clock) } }
 }
 
-fn outcome(call: &CallTrace) -> Markup {
-    let status = match call.status.as_str() {
+fn status(call: &CallTrace) -> Status {
+    match call.status.as_str() {
         "ok" => Status::Ok,
         "in_flight" => Status::Slow,
         "requeued" => Status::Off,
         _ => Status::Failed,
-    };
+    }
+}
+
+fn outcome(call: &CallTrace) -> Markup {
     let cause = call.cause.as_deref().filter(|cause| *cause != call.status);
     html! {
-        (status.mark()) " " (call.status.replace('_', " "))
+        (status(call).mark()) " " (call.status.replace('_', " "))
         @if let Some(cause) = cause { " " span.dim { "(" (cause) ")" } }
         @if call.replayed { " " span.dim { "(repeated reply)" } }
     }
@@ -308,30 +311,35 @@ fn trace_link(pages: &PageWriter, trace: &str) -> Markup {
     }
 }
 
-/// Arguments and result of a call, folded.
+/// Arguments and result of a call, folded but for the result of one that failed.
 fn payloads(pages: &PageWriter, call: &CallTrace) -> Markup {
     if !pages.console.keeps_payloads {
         return html! { p.hint { "Not kept: " code { "http.console_payloads" } " is " code { "\"none\"" } "." } };
     }
     let kept = pages.admin().recent.newest(1, |kept| kept.number == call.number);
-    let payloads = kept.first().map(|call| [("Arguments", &call.arguments), ("Result", &call.result)]);
-    let known = payloads.into_iter().flatten().filter_map(|(name, payload)| Some((name, payload.as_ref()?)));
-    let shown: Vec<_> = known.map(|(name, payload)| self::payload(pages, name, payload)).collect();
+    let is_failed = status(call) == Status::Failed;
+    let payloads =
+        kept.first().map(|call| [("Arguments", false, &call.arguments), ("Result", is_failed, &call.result)]);
+    let known = payloads.into_iter().flatten();
+    let shown =
+        known.filter_map(|(name, is_open, payload)| Some(self::payload(pages, name, is_open, payload.as_ref()?)));
+    let shown: Vec<_> = shown.collect();
     html! {
         @for payload in &shown { (payload) }
         @if shown.is_empty() { p.empty { "The call has neither." } }
     }
 }
 
-fn payload(pages: &PageWriter, name: &str, RecentPayload { text, size: whole, is_cut }: &RecentPayload) -> Markup {
+fn payload(pages: &PageWriter, name: &str, is_open: bool, payload: &RecentPayload) -> Markup {
+    let RecentPayload { text, size: whole, is_cut } = payload;
     // As JSON in lines, a large integer would be rounded.
     let json = Some(text).filter(|text| text.starts_with(['{', '[']) && large_integers(text).next().is_none());
     html! {
-        @match json.and_then(|text| serde_json::from_str(text).ok()) {
-            Some(value) => { (pages.json(name, &value)) }
-            None => {
-                details {
-                    summary { (name) }
+        details open[is_open] {
+            summary { (name) }
+            @match json.and_then(|text| serde_json::from_str(text).ok()) {
+                Some(value) => { (pages.json_text(&value)) }
+                None => {
                     (pages.block(text))
                     @if *is_cut { p.hint { "The first " (size(text.len())) " of " (size(*whole)) "." } }
                 }

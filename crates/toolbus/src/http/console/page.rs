@@ -132,7 +132,12 @@ impl PageWriter {
 
     /// A JSON value, folded.
     pub(super) fn json(&self, summary: &str, value: &Value) -> Markup {
-        html! { details { summary { (summary) } (self.beginning(&format!("{value:#}"), MAX_JSON)) } }
+        html! { details { summary { (summary) } (self.json_text(value)) } }
+    }
+
+    /// A JSON value in lines.
+    pub(super) fn json_text(&self, value: &Value) -> Markup {
+        self.beginning(&format!("{value:#}"), MAX_JSON)
     }
 
     /// The names of agents, for fields with `list="agents"`.
