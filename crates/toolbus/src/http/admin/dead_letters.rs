@@ -3,9 +3,10 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
 use serde::Deserialize;
 use tokio::runtime::Handle;
-use tokio::sync::{Mutex, watch};
+use tokio::sync::watch;
 use tokio::time::timeout;
 use toolbus_broker::rabbitmq::{DeadLetter, DeadLetterError, ReplayOutcome};
 use toolbus_core::Clock;
@@ -36,11 +37,20 @@ const MAX_TEXT: usize = 1_000;
 pub struct DeadLetterAdmin {
     config: watch::Receiver<Arc<Config>>,
     workers: Handle,
-    turn: Arc<Mutex<()>>,
+    turn: Arc<tokio::sync::Mutex<()>>,
+    /// What was read last.
+    last: Arc<Mutex<Option<Reading>>>,
+}
+
+/// Letters that were read, for requests that waited meanwhile and mean the same.
+struct Reading {
+    query: LetterQuery,
+    began: Instant,
+    found: Arc<LettersFound>,
 }
 
 /// Which letters are meant.
-#[derive(Debug, Clone, Default, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct LetterQuery {
     /// Name of a queue of the daemon; empty: all of them.
@@ -149,18 +159,18 @@ impl Admin {
     ///
     /// # Errors
     ///
-    /// If the bus has none, the broker is away or slow, or it refuses the user.
-    pub(in crate::http) async fn letters(&self, query: LetterQuery) -> Result<LettersFound, ApiError> {
+    /// If the bus has none, the broker is away or slow, it refuses the user, or others read for too long.
+    pub(in crate::http) async fn letters(&self, query: LetterQuery) -> Result<Arc<LettersFound>, ApiError> {
         let letters = self.dead_letters.as_ref().ok_or_else(embedded)?;
         let config = Arc::clone(&letters.config.borrow());
-        let latest = Clock::SYSTEM.now() + READ_TIME;
+        let (asked, meant) = (Clock::SYSTEM.now(), query.clone());
         let reading = async move {
             let broker = connect(&config).await?;
-            let found = read(&broker, &config, &query, latest).await;
+            let found = read(&broker, &config, &meant, asked + READ_TIME).await;
             broker.close().await;
             found.map_err(refused)
         };
-        letters.within(READ_TIME, reading).await
+        letters.read(query, asked, reading).await
     }
 
     /// Replays or drops the letters of a queue, or of all queues, whose contents have these names. Each letter that
@@ -197,7 +207,33 @@ impl DeadLetterAdmin {
     /// Work on the broker of the configuration in force, on the current runtime.
     #[must_use]
     pub fn new(config: watch::Receiver<Arc<Config>>) -> Self {
-        Self { config, workers: Handle::current(), turn: Arc::default() }
+        Self { config, workers: Handle::current(), turn: Arc::default(), last: Arc::default() }
+    }
+
+    /// Reads once it is its turn, unless another request that meant the same has read meanwhile: that began after this one
+    /// was `asked`.
+    async fn read(
+        &self,
+        query: LetterQuery,
+        asked: Instant,
+        reading: impl Future<Output = Result<LettersFound, ApiError>> + Send + 'static,
+    ) -> Result<Arc<LettersFound>, ApiError> {
+        let last = Arc::clone(&self.last);
+        let sharing = async move {
+            let began = Clock::SYSTEM.now();
+            let is_same = |reading: &&Reading| reading.query == query && reading.began >= asked;
+            let shared = last.lock().as_ref().filter(is_same).map(|reading| Arc::clone(&reading.found));
+            if let Some(found) = shared {
+                return Ok(found);
+            }
+            if began >= asked + READ_TIME {
+                return Err(ApiError::unavailable("others read the dead letters now; try again in a moment"));
+            }
+            let found = Arc::new(reading.await?);
+            *last.lock() = Some(Reading { query, began, found: Arc::clone(&found) });
+            Ok(found)
+        };
+        self.within(READ_TIME, sharing).await
     }
 
     /// Works for a limited time, also where the client does not wait: then letters are back in their place sooner.
@@ -318,6 +354,10 @@ fn bounded(mut letter: Letter) -> Letter {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use futures_util::future::join_all;
+
     use super::*;
 
     #[test]
@@ -331,6 +371,26 @@ mod tests {
         let error = outcome.checked(LetterAction::Replay).err().unwrap();
         insta::assert_snapshot!(error, @"dead letters replayed: 30; left: 1, because no queue takes it; not there any more: 2");
         assert!(LetterOutcome::default().checked(LetterAction::Drop).is_ok());
+    }
+
+    #[tokio::test]
+    async fn requests_that_wait_for_the_same_letters_share_what_is_read_and_a_later_one_reads_anew() {
+        let letters = DeadLetterAdmin::new(watch::Sender::default().subscribe());
+        let (reads, now) = (Arc::new(AtomicUsize::new(0)), Clock::SYSTEM.now());
+        let read = |reason: &str, asked| {
+            let reads = Arc::clone(&reads);
+            let query = LetterQuery { reason: reason.to_owned(), ..LetterQuery::default() };
+            letters.read(query, asked, async move {
+                reads.fetch_add(1, Ordering::Relaxed);
+                Ok(LettersFound { letters: Vec::new(), is_whole: true })
+            })
+        };
+        join_all([read("one", now), read("one", now), read("one", now), read("other", now)]).await;
+        assert_eq!(reads.load(Ordering::Relaxed), 2);
+        read("other", Clock::SYSTEM.now()).await.unwrap();
+        assert_eq!(reads.load(Ordering::Relaxed), 3);
+        let late = read("late", now.checked_sub(READ_TIME).unwrap()).await.err().unwrap();
+        insta::assert_snapshot!(late, @"others read the dead letters now; try again in a moment");
     }
 
     #[test]
