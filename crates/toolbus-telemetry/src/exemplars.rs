@@ -14,7 +14,7 @@ use crate::instruments::INVOKE_BOUNDS;
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Exemplar {
     pub(crate) trace_id: Box<str>,
-    /// How long the call took, in milliseconds.
+    /// Time of the call, in milliseconds.
     pub(crate) milliseconds: f64,
     /// When it ended, since 1970.
     pub(crate) at: Duration,

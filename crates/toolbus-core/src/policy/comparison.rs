@@ -1,4 +1,4 @@
-//! What another policy would change: the callers that would have other tools.
+//! Effect of another policy: the callers that would have other tools.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

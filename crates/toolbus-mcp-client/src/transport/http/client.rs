@@ -1,16 +1,18 @@
 //! Requests to one server, with their headers and bounded bodies.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
+use parking_lot::Mutex;
 use reqwest::header::{
     ACCEPT, ACCEPT_ENCODING, AUTHORIZATION, CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, HOST, HeaderMap, HeaderName,
     HeaderValue, TE, TRAILER, TRANSFER_ENCODING, UPGRADE,
 };
 use reqwest::{Method, Response, StatusCode};
+use rmcp::model::{RequestId, ServerJsonRpcMessage};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use toolbus_core::Clock;
@@ -23,7 +25,6 @@ use url::Url;
 
 use super::HttpOpenError;
 use super::error::{HttpError, HttpErrorKind};
-use super::streamable::EventResponses;
 use crate::spec::{Credential, HttpSpec};
 use crate::transport::{LargeMessages, MAX_MESSAGE, TransportFailure};
 
@@ -136,6 +137,22 @@ pub(crate) struct McpHttpClient {
     failure: TransportFailure,
     history: Arc<History>,
     responses: EventResponses,
+}
+
+/// Responses that came as events, by the id of their request. `rmcp` reads events on a thread that serves every call, so
+/// it gets a short response in place of each, which is exchanged for the whole one once `rmcp` has passed it on.
+#[derive(Clone, Default)]
+pub(super) struct EventResponses(pub(super) Arc<Mutex<HashMap<RequestId, ServerJsonRpcMessage>>>);
+
+impl EventResponses {
+    /// Returns the response that `message` stands for, or `message` itself.
+    pub(super) fn whole(&self, message: ServerJsonRpcMessage) -> ServerJsonRpcMessage {
+        let response = match &message {
+            ServerJsonRpcMessage::Response(response) => self.0.lock().remove(&response.id),
+            _ => None,
+        };
+        response.unwrap_or(message)
+    }
 }
 
 /// Whether a connection has opened a session and a stream.

@@ -6,7 +6,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use futures_util::StreamExt as _;
 use futures_util::stream::BoxStream;
-use parking_lot::Mutex;
 use reqwest::header::{ACCEPT, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
 use reqwest::{Method, Response, StatusCode};
 use rmcp::model::{
@@ -18,7 +17,7 @@ use rmcp::transport::streamable_http_client::{
 use serde_json::json;
 use sse_stream::Sse;
 
-use super::client::{self, McpHttpClient, OutgoingRequest};
+use super::client::{self, EventResponses, McpHttpClient, OutgoingRequest};
 use super::error::{HttpError, HttpErrorKind};
 use super::events::events;
 use crate::client::message;
@@ -285,22 +284,6 @@ impl McpHttpClient {
     }
 }
 
-/// Responses that came as events, by the id of their request. `rmcp` reads events on a thread that serves every call, so
-/// it gets a short response in place of each, which is exchanged for the whole one once `rmcp` has passed it on.
-#[derive(Clone, Default)]
-pub(super) struct EventResponses(pub(super) Arc<Mutex<HashMap<RequestId, ServerJsonRpcMessage>>>);
-
-impl EventResponses {
-    /// Returns the response that `message` stands for, or `message` itself.
-    pub(super) fn whole(&self, message: ServerJsonRpcMessage) -> ServerJsonRpcMessage {
-        let response = match &message {
-            ServerJsonRpcMessage::Response(response) => self.0.lock().remove(&response.id),
-            _ => None,
-        };
-        response.unwrap_or(message)
-    }
-}
-
 /// Reads the events of one stream.
 #[derive(Clone)]
 struct StreamReader {
@@ -344,7 +327,7 @@ impl StreamReader {
         Some(Sse { data, ..event })
     }
 }
-/// What `rmcp` gets of an event.
+/// Replacement of an event for `rmcp`.
 enum EventMessage {
     /// No message.
     None,

@@ -38,7 +38,7 @@ pub struct DeadLetterAdmin {
     config: watch::Receiver<Arc<Config>>,
     workers: Handle,
     turn: Arc<tokio::sync::Mutex<()>>,
-    /// What was read last.
+    /// Last reading.
     last: Arc<Mutex<Option<Reading>>>,
 }
 
