@@ -23,10 +23,13 @@ pub(crate) struct Exemplar {
 /// An exemplar for each bucket, the last of which has no upper bound.
 pub(crate) type BucketExemplars = [Option<Exemplar>; INVOKE_BOUNDS.len() + 1];
 
+/// The labels of a series, kept so that their address stays theirs, and its exemplars.
+type SeriesExemplars = (Arc<[KeyValue]>, BucketExemplars);
+
 /// The exemplars of `rockbot.tool.invoke.duration`. There are as many series as [labels](crate::tools) allow.
 pub(crate) struct Exemplars {
-    /// By the address of the labels, which are kept with it.
-    series: Mutex<HashMap<usize, (Arc<[KeyValue]>, BucketExemplars)>>,
+    /// By the address of the labels.
+    series: Mutex<HashMap<usize, SeriesExemplars>>,
     clock: Clock,
 }
 
