@@ -56,7 +56,7 @@ fn write_family(
 }
 
 fn write_sample(text: &mut String, name: &str, suffix: &str, metric: &Metric, value: f64) -> fmt::Result {
-    writeln!(text, "{name}{suffix}{} {value}", Labels(metric.get_label(), None))
+    writeln!(text, "{name}{suffix}{} {value}", SampleLabels(metric.get_label(), None))
 }
 
 fn write_histogram(text: &mut String, name: &str, metric: &Metric, exemplars: Option<&BucketExemplars>) -> fmt::Result {
@@ -65,7 +65,7 @@ fn write_histogram(text: &mut String, name: &str, metric: &Metric, exemplars: Op
     let bounded = histogram.get_bucket().iter().filter(|bucket| bucket.upper_bound().is_finite());
     let bounded = bounded.map(|bucket| (bucket.upper_bound().to_string(), bucket.cumulative_count()));
     for (number, (bound, below)) in bounded.chain([("+Inf".to_owned(), count)]).enumerate() {
-        write!(text, "{name}_bucket{} {below}", Labels(metric.get_label(), Some(&bound)))?;
+        write!(text, "{name}_bucket{} {below}", SampleLabels(metric.get_label(), Some(&bound)))?;
         let exemplar = exemplars.and_then(|exemplars| exemplars.get(number)?.as_ref());
         if let Some(Exemplar { trace_id, milliseconds, at }) = exemplar {
             write!(text, " # {{trace_id=\"{}\"}} {milliseconds} {:.3}", Escaped(trace_id), at.as_secs_f64())?;
@@ -76,10 +76,10 @@ fn write_histogram(text: &mut String, name: &str, metric: &Metric, exemplars: Op
     write_sample(text, name, "_count", metric, count as f64)
 }
 
-/// Labels, with the upper bound of a bucket if there is one; nothing if there are none.
-struct Labels<'a>(&'a [LabelPair], Option<&'a str>);
+/// SampleLabels, with the upper bound of a bucket if there is one; nothing if there are none.
+struct SampleLabels<'a>(&'a [LabelPair], Option<&'a str>);
 
-impl fmt::Display for Labels<'_> {
+impl fmt::Display for SampleLabels<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self(labels, bound) = self;
         let labels = labels.iter().map(|label| (label.name(), label.value()));

@@ -289,7 +289,7 @@ impl McpHttpClient {
 struct StreamReader {
     large: LargeMessages,
     responses: EventResponses,
-    /// Whether the next response may go past `rmcp`, which passes on the first of a stream, and perhaps no other.
+    /// Whether the next response may go past `rmcp`: it passes the first of a stream on, and drops others after that.
     may_pass: Arc<AtomicBool>,
 }
 
@@ -312,44 +312,46 @@ impl StreamReader {
                 return Some(EventMessage::of(data, may_pass));
             }
             let id = request(data.as_bytes())?;
-            Some(EventMessage::Text(too_large(&id, &format!("{MAX_VALUES} values"))))
+            let text = Some(too_large(&id, &format!("{MAX_VALUES} values")));
+            Some(EventMessage { text, is_response: true, whole: None })
         };
-        let data = match self.large.read(size, read).await.flatten()? {
-            EventMessage::None => None,
-            EventMessage::Text(text) => Some(text),
-            EventMessage::Response(id, response) => {
-                self.may_pass.store(false, Ordering::Relaxed);
-                let short = json!({ "jsonrpc": "2.0", "id": id, "result": {} });
-                self.responses.0.lock().insert(id, *response);
-                Some(short.to_string())
-            }
-        };
-        Some(Sse { data, ..event })
+        let EventMessage { text, is_response, whole } = self.large.read(size, read).await.flatten()?;
+        if is_response {
+            self.may_pass.store(false, Ordering::Relaxed);
+        }
+        if let Some((id, response)) = whole {
+            self.responses.0.lock().insert(id, response);
+        }
+        Some(Sse { data: text, ..event })
     }
 }
 /// Replacement of an event for `rmcp`.
-enum EventMessage {
-    /// No message.
-    None,
-    /// A message that `rmcp` reads.
-    Text(String),
-    /// A response to this request that goes past `rmcp`.
-    Response(RequestId, Box<ServerJsonRpcMessage>),
+#[derive(Default)]
+struct EventMessage {
+    /// The message that `rmcp` reads; `None` if there is none.
+    text: Option<String>,
+    /// Whether it is a response.
+    is_response: bool,
+    /// The response in whose place `rmcp` reads the message, and the id of its request.
+    whole: Option<(RequestId, ServerJsonRpcMessage)>,
 }
 
 impl EventMessage {
     fn of(text: String, may_pass: bool) -> Self {
-        let Ok(message) = message::read(text.as_bytes()) else { return Self::None };
+        let Ok(message) = message::read(text.as_bytes()) else { return Self::default() };
         let id = match &message {
             // rmcp takes the names of headers from lists of tools.
             ServerJsonRpcMessage::Response(JsonRpcResponse { result: ServerResult::ListToolsResult(_), .. }) => None,
-            ServerJsonRpcMessage::Response(response) => Some(response.id.clone()),
-            ServerJsonRpcMessage::Error(error) => error.id.clone(),
-            _ => return Self::Text(text),
+            ServerJsonRpcMessage::Response(response) => Some(&response.id),
+            ServerJsonRpcMessage::Error(error) => error.id.as_ref(),
+            _ => return Self { text: Some(text), ..Self::default() },
         };
-        match id {
-            Some(id) if may_pass => Self::Response(id, Box::new(message)),
-            _ => serde_json::to_string(&message).map_or(Self::None, Self::Text),
+        match id.filter(|_| may_pass).cloned() {
+            Some(id) => {
+                let short = json!({ "jsonrpc": "2.0", "id": id, "result": {} });
+                Self { text: Some(short.to_string()), is_response: true, whole: Some((id, message)) }
+            }
+            None => Self { text: serde_json::to_string(&message).ok(), is_response: true, whole: None },
         }
     }
 }

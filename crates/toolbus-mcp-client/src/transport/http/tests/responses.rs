@@ -59,12 +59,14 @@ async fn an_event_is_the_answer_that_the_same_json_would_be() {
         json!({ "jsonrpc": "2.0", "id": 4, "error": { "code": -32_000, "message": "no", "data": [1] } }),
         json!({ "jsonrpc": "2.0", "id": 5, "result": { "tools": [{ "name": "good", "inputSchema": {} }] } }),
         json!({ "jsonrpc": "2.0", "id": 6, "result": said(&"x".repeat(LIMIT - 1000)) }),
+        json!({ "jsonrpc": "2.0", "error": { "code": -32_000, "message": "an error that names no request" } }),
     ];
     let responses = table.clone();
     let server = answering(move |asked| {
         let response = &responses[usize::try_from(asked.id().as_u64().unwrap()).unwrap() - 1];
-        // What follows the response is nobody's.
-        events(format!("data: {response}\n\ndata: {response}\n\n"))
+        // rmcp drops a second response.
+        let second = json!({ "jsonrpc": "2.0", "id": asked.id(), "result": said("second") });
+        events(format!("data: {response}\n\ndata: {second}\n\n"))
     })
     .await;
     let HttpTransport::Streamable(mut transport) = begun(&server.url).await else { unreachable!() };
