@@ -24,7 +24,9 @@ pub async fn read_growing(
     mut limit: usize,
     grow: impl Future<Output = usize>,
 ) -> Result<(Vec<u8>, bool), reqwest::Error> {
-    let mut bytes = Vec::new();
+    // Bytes that grow are moved to twice the room again and again. Room that is not used takes no memory.
+    let announced = response.content_length().and_then(|length| usize::try_from(length).ok());
+    let mut bytes = Vec::with_capacity(announced.unwrap_or_default().min(limit));
     let mut grow = Some(grow);
     while let Some(chunk) = response.chunk().await? {
         // What is decompressed is there at once, again and again.
@@ -33,7 +35,6 @@ pub async fn read_growing(
             && let Some(grow) = grow.take()
         {
             limit = grow.await.max(limit);
-            // Otherwise the bytes would be moved to twice the room again and again. What is not used takes no memory.
             bytes.reserve_exact(limit - bytes.len());
         }
         let room = limit - bytes.len();
