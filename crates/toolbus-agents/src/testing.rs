@@ -3,14 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
-use parking_lot::Mutex;
 use serde_json::Value;
-use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 use toolbus_broker::embedded::Embedded;
-use toolbus_core::bus::{Bus, BusState, Delivery, Outgoing, PublishError, Routing, Subscription};
+use toolbus_core::bus::Bus;
 use toolbus_core::caller::{AgentName, Caller, Identity};
 use toolbus_core::events::Discard;
 use toolbus_core::failure::ToolFailure;
@@ -117,73 +114,3 @@ pub(crate) fn run(
 
 /// A store at a distance, which counts and fails.
 pub(crate) type TestStore = FaultyStore<MemoryStore>;
-
-/// A bus that says something else of what it has published.
-#[derive(Clone)]
-pub(crate) struct DoubtfulBus {
-    bus: Embedded,
-    says: Arc<Mutex<Option<Doubt>>>,
-}
-
-/// Statement about a message.
-#[derive(Debug, Clone)]
-pub(crate) enum Doubt {
-    /// Nothing, for ever, although it has arrived.
-    NoConfirm,
-    /// This, and it has arrived.
-    Arrived(PublishError),
-    /// This, and it has not arrived.
-    Dropped(PublishError),
-}
-
-impl DoubtfulBus {
-    pub(crate) fn new(bus: &Embedded) -> Self {
-        Self { bus: bus.clone(), says: Arc::default() }
-    }
-
-    /// Says so of every message from now on.
-    pub(crate) fn say(&self, doubt: impl Into<Option<Doubt>>) {
-        *self.says.lock() = doubt.into();
-    }
-}
-
-impl Bus for DoubtfulBus {
-    fn consume(&self, subscription: Subscription) -> mpsc::Receiver<Delivery> {
-        self.bus.consume(subscription)
-    }
-
-    fn publish<'a>(&'a self, message: &'a Outgoing) -> BoxFuture<'a, Result<Routing, PublishError>> {
-        let says = self.says.lock().clone();
-        async move {
-            match says {
-                None => self.bus.publish(message).await,
-                Some(Doubt::NoConfirm) => {
-                    self.bus.publish(message).await?;
-                    std::future::pending().await
-                }
-                Some(Doubt::Arrived(error)) => {
-                    self.bus.publish(message).await?;
-                    Err(error)
-                }
-                Some(Doubt::Dropped(error)) => Err(error),
-            }
-        }
-        .boxed()
-    }
-
-    fn has_queue<'a>(&'a self, name: &'a str) -> BoxFuture<'a, Option<bool>> {
-        self.bus.has_queue(name)
-    }
-
-    fn state(&self) -> watch::Receiver<BusState> {
-        self.bus.state()
-    }
-
-    fn stop_consuming(&self) -> BoxFuture<'_, ()> {
-        self.bus.stop_consuming()
-    }
-
-    fn close(&self) -> BoxFuture<'_, ()> {
-        self.bus.close()
-    }
-}

@@ -11,9 +11,7 @@ use std::time::Duration;
 use futures_util::FutureExt as _;
 use futures_util::future::{BoxFuture, ready};
 use serde_json::json;
-use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
-use toolbus_core::bus::{Bus, BusState, Delivery, Outgoing, PublishError, Routing, Subscription, Target};
 use toolbus_core::caller::{AgentName, Identity};
 use toolbus_core::events::Discard;
 use toolbus_core::failure::ToolFailure;
@@ -26,43 +24,11 @@ use toolbus_core::{
     AllArrived, Budgets, Clock, Dispatcher, DispatcherSettings, Gates, InnerCall, InnerOrigin, Invoker as _, ReplyRules,
 };
 use toolbus_protocol::Random;
+use toolbus_testing::recording_bus::RecordingBus;
 
 /// Enough for the ticks of some milliseconds in which the kernel counts CPU time.
 const CALLS: u32 = 100_000;
 const ROUNDS: usize = 11;
-
-/// No messages are published: the calls are those of an MCP client.
-struct NoBus;
-
-impl Bus for NoBus {
-    fn consume(&self, _: Subscription) -> mpsc::Receiver<Delivery> {
-        mpsc::channel(1).1
-    }
-
-    fn publish<'a>(&'a self, _: &'a Outgoing) -> BoxFuture<'a, Result<Routing, PublishError>> {
-        ready(Ok(Routing::Routed)).boxed()
-    }
-
-    fn has_queue<'a>(&'a self, _: &'a str) -> BoxFuture<'a, Option<bool>> {
-        ready(Some(true)).boxed()
-    }
-
-    fn refusal<'a>(&'a self, _: &'a Target) -> BoxFuture<'a, Option<String>> {
-        ready(None).boxed()
-    }
-
-    fn state(&self) -> watch::Receiver<BusState> {
-        watch::channel(BusState::default()).1
-    }
-
-    fn stop_consuming(&self) -> BoxFuture<'_, ()> {
-        ready(()).boxed()
-    }
-
-    fn close(&self) -> BoxFuture<'_, ()> {
-        ready(()).boxed()
-    }
-}
 
 #[derive(Debug)]
 struct Unused;
@@ -110,7 +76,15 @@ fn dispatcher(results: Option<ResultSettings>) -> Dispatcher {
     let gates = Gates::new(PolicyHandle::new(registry, Identity::default(), policy, capacity));
     let discard = Arc::new(Discard);
     let load = Arc::<Load>::default();
-    Dispatcher::new(settings, gates.into(), Arc::new(NoBus), discard.clone(), discard, load, Arc::new(AllArrived))
+    Dispatcher::new(
+        settings,
+        gates.into(),
+        Arc::<RecordingBus>::default(),
+        discard.clone(),
+        discard,
+        load,
+        Arc::new(AllArrived),
+    )
 }
 
 /// CPU time of this thread.

@@ -1,12 +1,14 @@
 //! A store that fails as a test says.
 
 use std::collections::HashMap;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
 use toolbus_core::store::{Store, StoreError};
+
+use crate::locked;
 
 /// A store at a distance: other tasks go on before it responds. It counts its operations, and fails while it is told to.
 #[derive(Debug, Default)]
@@ -32,6 +34,24 @@ pub enum StoreFault {
     Unwritable,
     /// There is no response.
     Silent,
+}
+
+impl StoreFault {
+    /// Does of an operation what this fault leaves of it.
+    pub(crate) async fn apply<'a, T>(
+        self,
+        operation: impl FnOnce() -> BoxFuture<'a, Result<T, StoreError>> + Send,
+        is_write: bool,
+    ) -> Result<T, StoreError> {
+        match self {
+            Self::Unwritable if !is_write => return operation().await,
+            Self::Silent => std::future::pending().await,
+            Self::LostResponses => drop(operation().await),
+            Self::Away | Self::Unwritable => {}
+        }
+        let text = if self == Self::Unwritable { "the disk is full" } else { "it is away" };
+        Err(StoreError::Failed(text.to_owned()))
+    }
 }
 
 impl<S: Store> FaultyStore<S> {
@@ -86,15 +106,10 @@ impl<S: Store> FaultyStore<S> {
             let fault = *locked(&self.fault);
             let result = match fault {
                 None => operation().await,
-                Some(StoreFault::Unwritable) if !is_write => operation().await,
-                Some(StoreFault::Silent) => std::future::pending().await,
                 Some(fault) => {
-                    if fault == StoreFault::LostResponses {
-                        drop(operation().await);
-                    }
-                    self.failed.fetch_add(1, Ordering::SeqCst);
-                    let text = if fault == StoreFault::Unwritable { "the disk is full" } else { "it is away" };
-                    Err(StoreError::Failed(text.to_owned()))
+                    let result = fault.apply(operation, is_write).await;
+                    self.failed.fetch_add(result.is_err().into(), Ordering::SeqCst);
+                    result
                 }
             };
             tokio::task::yield_now().await;
@@ -131,8 +146,4 @@ impl<S: Store> Store for FaultyStore<S> {
     fn list<'a>(&'a self, namespace: &'a str) -> BoxFuture<'a, Result<Vec<String>, StoreError>> {
         self.read(move || self.kept.list(namespace))
     }
-}
-
-fn locked<T>(value: &Mutex<T>) -> MutexGuard<'_, T> {
-    value.lock().unwrap_or_else(PoisonError::into_inner)
 }

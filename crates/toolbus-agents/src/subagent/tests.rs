@@ -15,10 +15,11 @@ use toolbus_core::tool::ToolOutput;
 use toolbus_core::{Clock, ControlError};
 use toolbus_protocol::{Random, SubagentProgressMessage, SubagentResultMessage, message_type};
 use toolbus_testing::faulty_store::StoreFault;
+use toolbus_testing::recording_bus::{RecordingBus, Route};
 
 use super::task::Ignored;
 use super::{SubagentState, Subagents, SubagentsConfig};
-use crate::testing::{self, Doubt, DoubtfulBus, TestStore};
+use crate::testing::{self, TestStore};
 
 /// Tasks of ana for the pool of w1 and w2.
 struct Fixture {
@@ -27,7 +28,7 @@ struct Fixture {
     other: Subagents,
     clock: Clock,
     bus: Embedded,
-    doubtful: DoubtfulBus,
+    doubtful: Arc<RecordingBus>,
     store: Arc<TestStore>,
     reported: Arc<CountedReports>,
 }
@@ -51,10 +52,10 @@ impl Fixture {
         let (bus, clock, store) = (Embedded::new(), Clock::manual(), Arc::new(TestStore::default()));
         let pools = [("thinkers".to_owned(), vec![name("w1"), name("w2")])].into();
         let config = SubagentsConfig { pools, ..config };
-        let (doubtful, reported) = (DoubtfulBus::new(&bus), Arc::<CountedReports>::default());
+        let (doubtful, reported) = (Arc::new(RecordingBus::before(bus.clone())), Arc::<CountedReports>::default());
         let [subagents, other] = [1, 2].map(|seed| {
             let (store, parts) = (Arc::clone(&store) as Arc<dyn Store>, (clock, Random::seeded(seed)));
-            let (bus, events) = (Arc::new(doubtful.clone()), Arc::clone(&reported) as _);
+            let (bus, events) = (Arc::clone(&doubtful), Arc::clone(&reported) as _);
             Subagents::new(&config, &store, bus, events, "toolbus", parts)
         });
         Self { subagents, other, clock, bus, doubtful, store, reported }
@@ -318,13 +319,13 @@ async fn calls_at_once_in_several_replicas_exceed_no_limit_of_tasks_or_entries()
 #[tokio::test(start_paused = true)]
 async fn a_task_whose_offer_is_not_confirmed_has_an_unknown_outcome_and_its_result_counts() {
     for doubt in [
-        Doubt::NoConfirm,
-        Doubt::Arrived(PublishError::Unavailable("lost".to_owned())),
-        Doubt::Arrived(PublishError::Rejected("another queue for it is full".to_owned())),
+        Route::Doubted(None),
+        Route::Doubted(Some(PublishError::Unavailable("lost".to_owned()))),
+        Route::Doubted(Some(PublishError::Rejected("another queue for it is full".to_owned()))),
     ] {
         let fixture = Fixture::new();
         let mut offers = fixture.queue("subagent.task.thinkers");
-        fixture.doubtful.say(doubt);
+        fixture.doubtful.route_all(doubt);
         let failure = fixture.call("ana", "spawn_subagent", json!({"description": "x"})).await.unwrap_err();
         let id = next(&mut offers).await["taskId"].as_str().unwrap().to_owned();
         assert_eq!(failure.cause, Cause::OutcomeUnknown);
@@ -336,14 +337,14 @@ async fn a_task_whose_offer_is_not_confirmed_has_an_unknown_outcome_and_its_resu
                  it again."
             )
         );
-        fixture.doubtful.say(None);
+        fixture.doubtful.route_all(Route::Routed);
         let mut results = fixture.queue("subagent.result.ana");
         assert_eq!(fixture.result("w1", &id, "42").await, Ok(()));
         assert_eq!(next(&mut results).await["output"], "42");
     }
     let fixture = Fixture::new();
     let _offers = fixture.queue("subagent.task.thinkers");
-    fixture.doubtful.say(Doubt::Dropped(PublishError::Refused("no right".to_owned())));
+    fixture.doubtful.route_all(Route::Refused);
     assert!(fixture.call("ana", "spawn_subagent", json!({"description": "x"})).await.unwrap().is_error);
     assert_eq!(fixture.text("ana", "list_subagents", json!({})).await, "No active subagents.", "it is forgotten");
 }

@@ -10,8 +10,9 @@ use tokio::sync::mpsc;
 use tokio_util::task::TaskTracker;
 use toolbus_core::bus::Target;
 use toolbus_core::{Clock, ControlError, ControlHandler, ControlReply, ControlRequest, ControlService, Service};
+use toolbus_testing::recording_bus::Route;
 
-use crate::fixture::{Message, Route, Sent, Settled, Settlement, World, control, delivery, raw, serve};
+use crate::fixture::{Message, Sent, Settled, Settlement, World, control, delivery, raw, serve};
 
 const TOPIC: &str = "my.topic";
 
@@ -56,7 +57,7 @@ async fn sent(parrot: Parrot, message: Message) -> Vec<Sent> {
     let control = control(&world.dispatcher, &world.bus).with(TOPIC, Arc::new(parrot));
     let settlement = serve(&world.dispatcher, &control, TOPIC, message).await;
     assert_eq!(settlement.get(), Some(Settled::Acknowledged));
-    world.bus.sent()
+    world.sent()
 }
 
 fn is_dead_letter(sent: &Sent, reason: &str) -> bool {
@@ -116,7 +117,7 @@ async fn a_request_whose_dead_letter_is_not_confirmed_goes_back_to_its_queue() {
     for route in [Route::Unavailable, Route::Rejected, Route::Refused] {
         let world = World::new();
         let control = control(&world.dispatcher, &world.bus).with(TOPIC, Arc::new(Parrot { message_type: None }));
-        world.bus.route(dead_letters.clone(), route);
+        world.bus.route(dead_letters.clone(), route.clone());
         let begun = Clock::SYSTEM.now();
         let message = raw("{}").reply_to(Some("tool.invoke"));
         let settlement = serve(&world.dispatcher, &control, TOPIC, message.clone()).await;
@@ -135,10 +136,10 @@ async fn a_request_whose_answer_no_queue_takes_is_over() {
     for route in [Route::Unroutable, Route::Refused, Route::Rejected, Route::Unavailable] {
         let world = World::new();
         let control = control(&world.dispatcher, &world.bus).with(TOPIC, Arc::new(Parrot { message_type: None }));
-        world.bus.route(Target::Topic("tool.result.ana".to_owned()), route);
-        world.bus.route(queue.clone(), route);
+        world.bus.route(Target::Topic("tool.result.ana".to_owned()), route.clone());
+        world.bus.route(queue.clone(), route.clone());
         let settlement = serve(&world.dispatcher, &control, TOPIC, raw("{}")).await;
-        assert_eq!((settlement.get(), world.bus.sent().len()), (Some(Settled::Acknowledged), 0), "{route:?}");
+        assert_eq!((settlement.get(), world.sent().len()), (Some(Settled::Acknowledged), 0), "{route:?}");
     }
 }
 
@@ -148,7 +149,7 @@ async fn a_request_that_needs_a_store_which_is_away_goes_back_to_its_queue_after
     let control = control(&world.dispatcher, &world.bus).with(TOPIC, Arc::new(WithoutStore));
     let begun = Clock::SYSTEM.now();
     let settlement = serve(&world.dispatcher, &control, TOPIC, raw("{}")).await;
-    assert_eq!((settlement.get(), world.bus.sent().len()), (Some(Settled::Requeued), 0));
+    assert_eq!((settlement.get(), world.sent().len()), (Some(Settled::Requeued), 0));
     assert!(Clock::SYSTEM.since(begun) >= Duration::from_secs(10));
 }
 
@@ -179,17 +180,17 @@ async fn an_answer_to_a_call_is_kept_until_the_broker_takes_it_and_its_request_a
     world.bus.route(target.clone(), Route::Unavailable);
     let (task, settlement) = begin(&world, &control);
     tokio::time::sleep(Duration::from_secs(600)).await;
-    assert_eq!((settlement.get(), world.bus.sent().len()), (None, 0));
+    assert_eq!((settlement.get(), world.sent().len()), (None, 0));
     world.bus.route(target.clone(), Route::Routed);
     task.await.unwrap();
-    assert_eq!((settlement.get(), world.bus.sent().len()), (Some(Settled::Acknowledged), 1));
+    assert_eq!((settlement.get(), world.sent().len()), (Some(Settled::Acknowledged), 1));
     // What no queue takes is put aside, and what is not sent at the end goes back with its request.
     for route in [Route::Rejected, Route::Unroutable] {
-        world.bus.route(target.clone(), route);
-        world.bus.route(Target::Queue("tool.result.ana".to_owned()), route);
+        world.bus.route(target.clone(), route.clone());
+        world.bus.route(Target::Queue("tool.result.ana".to_owned()), route.clone());
         let settlement = serve(&world.dispatcher, &control, TOPIC, raw("{}")).await;
         assert_eq!(settlement.get(), Some(Settled::Acknowledged));
-        assert!(is_dead_letter(world.bus.sent().last().unwrap(), "undeliverable_answer"), "{route:?}");
+        assert!(is_dead_letter(world.sent().last().unwrap(), "undeliverable_answer"), "{route:?}");
     }
     world.bus.route(target, Route::Unavailable);
     let (task, settlement) = begin(&world, &control);

@@ -118,7 +118,7 @@ async fn an_answer_on_a_topic_for_requests_is_settled_and_never_answered() {
         let world = World::new();
         let settlement = world.deliver(call("echo", json!({})).typed(Some(message_type))).await;
         assert_eq!(settlement.get(), Some(Settled::Acknowledged));
-        assert!(world.bus.sent().is_empty());
+        assert!(world.sent().is_empty());
     }
 }
 

@@ -10,8 +10,9 @@ use tokio_util::task::TaskTracker;
 use toolbus_core::bus::{Delivery, Target};
 
 use toolbus_core::{Drained, Service};
+use toolbus_testing::recording_bus::Route;
 
-use crate::fixture::{Message, Route, Settled, Settlement, World, agent, call, control, delivery, request};
+use crate::fixture::{Message, Settled, Settlement, World, agent, call, control, delivery, request};
 use toolbus_core::Clock;
 use toolbus_protocol::Random;
 
@@ -23,7 +24,7 @@ async fn a_caller_cancels_its_running_call() {
     assert!(!world.dispatcher.cancel(&agent("bob"), "call_1", None), "not bob's call");
     assert!(world.dispatcher.cancel(&agent("ana"), "call_1", None));
     running.await.unwrap();
-    let body = world.bus.sent().pop().unwrap().body;
+    let body = world.sent().pop().unwrap().body;
     assert_eq!(
         (&body["code"], &body["outcome"], &body["isRetryable"]),
         (&json!("cancelled"), &json!("unknown"), &json!(false))
@@ -44,7 +45,7 @@ async fn a_waiting_call_that_is_cancelled_has_not_started() {
     assert!(world.dispatcher.cancel(&agent("ana"), "call_1", None), "both have this id");
     second.await.unwrap();
     first.await.unwrap();
-    let outcomes: Vec<_> = world.bus.sent().into_iter().map(|sent| sent.body["outcome"].clone()).collect();
+    let outcomes: Vec<_> = world.sent().into_iter().map(|sent| sent.body["outcome"].clone()).collect();
     assert!(outcomes.contains(&json!("not_started")), "{outcomes:?}");
     assert_eq!(world.runs(), 1);
 }
@@ -62,7 +63,7 @@ async fn shutdown_puts_back_what_can_be_repeated_and_what_did_not_start() {
     running.await.unwrap();
     waiting.await.unwrap();
     assert_eq!((repeatable.get(), not_started.get()), (Some(Settled::Requeued), Some(Settled::Requeued)));
-    assert!(world.bus.sent().is_empty());
+    assert!(world.sent().is_empty());
 }
 
 #[tokio::test]
@@ -74,7 +75,7 @@ async fn shutdown_puts_back_what_waits_for_its_backend() {
     world.dispatcher.shut_down();
     waiting.await.unwrap();
     assert_eq!(not_started.get(), Some(Settled::Requeued));
-    assert!(world.bus.sent().is_empty());
+    assert!(world.sent().is_empty());
 }
 
 #[tokio::test]
@@ -85,7 +86,7 @@ async fn shutdown_answers_what_may_have_had_its_effect() {
         world.until_running(1).await;
         world.dispatcher.shut_down();
         running.await.unwrap();
-        let body = world.bus.sent().pop().unwrap().body;
+        let body = world.sent().pop().unwrap().body;
         assert_eq!(
             (&body["code"], &body["outcome"], &body["isRetryable"]),
             (&json!("cancelled"), &json!("unknown"), &json!(false))
@@ -163,7 +164,7 @@ async fn whenever_a_call_is_cancelled_it_has_one_final_answer_that_tells_what_be
             handling.await.unwrap();
             assert_eq!(settlement.get(), Some(Settled::Acknowledged));
         }
-        let sent = world.bus.sent();
+        let sent = world.sent();
         let ids: BTreeSet<_> = sent.iter().map(|sent| sent.properties.message_id.clone()).collect();
         assert_eq!((sent.len(), ids.len()), (calls, calls), "round {round}: one answer each");
         let not_started = sent.iter().filter(|sent| sent.body["outcome"] == "not_started").count();
@@ -219,7 +220,7 @@ async fn a_request_to_cancel_is_answered_with_the_envelope_of_every_answer() {
     let message = message.header("rb-source", &"ü".repeat(1_000));
     let settled = obey(&world, &service, [message]).await;
     assert_eq!(service.drain(Duration::from_secs(30)).await, Drained::Finished);
-    let sent = world.bus.sent().pop().unwrap();
+    let sent = world.sent().pop().unwrap();
     assert_eq!(sent.body, json!({"toolCallId": "call_1", "cancelled": false}));
     assert_eq!(sent.properties.header("rb-rb-content-trust"), Some("tool-output"));
     assert_eq!(sent.properties.header("traceparent"), Some(trace));
@@ -239,7 +240,7 @@ async fn one_answer_that_does_not_leave_holds_up_no_other_cancellation_and_the_e
     let settled = obey(&world, &service, [nobodys, cancellation()]).await;
     running.await.unwrap();
     assert_eq!(Clock::SYSTEM.since(begun), Duration::ZERO);
-    assert_eq!(world.bus.sent().pop().unwrap().body["code"], "cancelled");
+    assert_eq!(world.sent().pop().unwrap().body["code"], "cancelled");
     assert_eq!(service.drain(Duration::from_secs(30)).await, Drained::Finished);
     assert!(Clock::SYSTEM.since(begun) <= Duration::from_secs(5));
     assert!(settled.iter().all(|settled| settled.get() == Some(Settled::Acknowledged)));

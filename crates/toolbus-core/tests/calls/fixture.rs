@@ -1,16 +1,14 @@
 //! A dispatcher with a bus that records what it is given, and tools that do as they are told.
 
 use parking_lot::Mutex;
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use futures_util::future::BoxFuture;
 use serde_json::{Value, json};
 use tokio::sync::{Notify, mpsc, watch};
 use tokio_util::task::TaskTracker;
-use toolbus_core::bus::{Bus, BusState, Delivery, Outgoing, PublishError, Routing, Subscription, Target};
+use toolbus_core::bus::{Bus, Delivery, Outgoing, Target};
 use toolbus_core::caller::{AgentName, Caller, Identity};
 use toolbus_core::events::Discard;
 use toolbus_core::failure::{Cause, ToolFailure};
@@ -24,106 +22,29 @@ use toolbus_core::{
     Service,
 };
 use toolbus_protocol::{Properties, Random, TraceContext};
+use toolbus_testing::recording_bus::RecordingBus;
 
 pub(crate) use crate::message::{Message, Settled, Settlement, call, delivery, raw, request};
-
-/// Answer of the bus to a publish.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Route {
-    Routed,
-    Unroutable,
-    Refused,
-    Rejected,
-    Unavailable,
-}
 
 /// A message that left.
 #[derive(Debug, Clone)]
 pub(crate) struct Sent {
     pub(crate) target: Target,
     pub(crate) mandatory: bool,
-    pub(crate) properties: Properties,
+    pub(crate) properties: Arc<Properties>,
     pub(crate) body: Value,
 }
 
-#[derive(Default)]
-pub(crate) struct RecordingBus {
-    routes: Mutex<HashMap<Target, Route>>,
-    attempts: Mutex<Vec<(Target, bool)>>,
-    asked: AtomicUsize,
-    sent: Mutex<Vec<Sent>>,
-}
-
-impl RecordingBus {
-    /// Every address is routed unless said otherwise here.
-    pub(crate) fn route(&self, target: Target, route: Route) {
-        self.routes.lock().insert(target, route);
-    }
-
-    pub(crate) fn sent(&self) -> Vec<Sent> {
-        self.sent.lock().clone()
-    }
-
-    /// Questions about addresses.
-    pub(crate) fn asked(&self) -> usize {
-        self.asked.load(Ordering::SeqCst)
-    }
-
-    /// Every publish that was tried, and whether its address was said to be proven.
-    pub(crate) fn attempts(&self) -> Vec<(Target, bool)> {
-        self.attempts.lock().clone()
-    }
-}
-
-impl Bus for RecordingBus {
-    fn consume(&self, _: Subscription) -> mpsc::Receiver<Delivery> {
-        mpsc::channel(1).1
-    }
-
-    fn publish<'a>(&'a self, message: &'a Outgoing) -> BoxFuture<'a, Result<Routing, PublishError>> {
-        self.attempts.lock().push((message.target.clone(), message.proven));
-        let route = self.routes.lock().get(&message.target).copied().unwrap_or(Route::Routed);
-        let outcome = match route {
-            Route::Unroutable if message.mandatory => Ok(Routing::Unroutable),
-            Route::Routed | Route::Unroutable => Ok(Routing::Routed),
-            Route::Refused => Err(PublishError::Refused("ACCESS_REFUSED".to_owned())),
-            Route::Rejected => Err(PublishError::Rejected("a queue for it is full or down".to_owned())),
-            Route::Unavailable => Err(PublishError::Unavailable("connection lost".to_owned())),
-        };
-        if outcome == Ok(Routing::Routed) {
-            self.sent.lock().push(Sent {
-                target: message.target.clone(),
-                mandatory: message.mandatory,
-                properties: Properties::clone(&message.properties),
-                body: serde_json::from_slice(&message.body)
-                    .unwrap_or_else(|_| Value::String(String::from_utf8_lossy(&message.body).into_owned())),
-            });
-        }
-        Box::pin(async move { outcome })
-    }
-
-    fn has_queue<'a>(&'a self, name: &'a str) -> BoxFuture<'a, Option<bool>> {
-        let route = self.routes.lock().get(&Target::Queue(name.to_owned())).copied();
-        Box::pin(async move { Some(route != Some(Route::Unroutable)) })
-    }
-
-    fn refusal<'a>(&'a self, target: &'a Target) -> BoxFuture<'a, Option<String>> {
-        self.asked.fetch_add(1, Ordering::SeqCst);
-        let route = self.routes.lock().get(target).copied();
-        Box::pin(async move { matches!(route, Some(Route::Refused)).then(|| "ACCESS_REFUSED".to_owned()) })
-    }
-
-    fn state(&self) -> watch::Receiver<BusState> {
-        watch::channel(BusState::default()).1
-    }
-
-    fn stop_consuming(&self) -> BoxFuture<'_, ()> {
-        Box::pin(async {})
-    }
-
-    fn close(&self) -> BoxFuture<'_, ()> {
-        Box::pin(async {})
-    }
+/// The messages that left, in order.
+pub(crate) fn sent(bus: &RecordingBus) -> Vec<Sent> {
+    let shown = |message: Outgoing| Sent {
+        body: serde_json::from_slice(&message.body)
+            .unwrap_or_else(|_| Value::String(String::from_utf8_lossy(&message.body).into_owned())),
+        target: message.target,
+        mandatory: message.mandatory,
+        properties: message.properties,
+    };
+    bus.sent().into_iter().map(shown).collect()
 }
 
 /// Counts what the dispatcher tells, and panics where it is told to.
@@ -279,10 +200,10 @@ impl World {
 
     /// Delivers a message that must be acknowledged, and gives the one message that leaves.
     pub(crate) async fn answer(&self, message: Message) -> Sent {
-        let before = self.bus.sent().len();
+        let before = self.sent().len();
         let settlement = self.deliver(message).await;
         assert_eq!(settlement.get(), Some(Settled::Acknowledged));
-        let mut sent = self.bus.sent();
+        let mut sent = self.sent();
         assert_eq!(sent.len(), before + 1, "exactly one answer");
         sent.pop().unwrap()
     }
@@ -297,6 +218,11 @@ impl World {
         let scripted = Scripted { runs: Arc::clone(&self.runs), go_on: Arc::clone(&self.go_on) };
         self.dispatcher.policy().registry().register(Tool::new(descriptor, scripted)).unwrap();
         self.dispatcher.policy().refresh();
+    }
+
+    /// The messages that left, in order.
+    pub(crate) fn sent(&self) -> Vec<Sent> {
+        sent(&self.bus)
     }
 
     pub(crate) fn runs(&self) -> usize {

@@ -24,7 +24,7 @@ async fn hinted(world: &World, body: Value) -> Value {
     let control = control(&world.dispatcher, &world.bus).with_hints(Arc::new(Repeats));
     let message = request(&body).typed(Some("Toolbus.ToolHintsRequest"));
     serve(&world.dispatcher, &control, "tool.hints", message).await;
-    let sent = world.bus.sent().pop().unwrap();
+    let sent = world.sent().pop().unwrap();
     assert!(!sent.properties.persistent || sent.body["code"].is_string(), "a hint outlives nothing");
     sent.body
 }

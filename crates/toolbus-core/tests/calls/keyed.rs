@@ -117,7 +117,7 @@ async fn duplicates_attach_to_a_call_under_way_whichever_way_they_come() {
         assert_eq!(call.await.unwrap(), Ok(ToolOutput::text("waited")));
     }
     by_message.await.unwrap();
-    let sent = world.bus.sent();
+    let sent = world.sent();
     assert_eq!((sent.len(), &sent[0].body["content"], world.runs()), (1, &json!("waited"), 1));
     assert_eq!(world.told.ledger(), [LedgerEvent::Attached; 2]);
 }
@@ -159,7 +159,7 @@ async fn a_client_attaches_to_a_call_that_a_message_brought() {
     world.go_on.notify_one();
     assert_eq!(attached.await.unwrap(), Ok(ToolOutput::text("waited")));
     running.await.unwrap();
-    assert_eq!((world.runs(), world.bus.sent().len()), (1, 1));
+    assert_eq!((world.runs(), world.sent().len()), (1, 1));
 }
 
 #[tokio::test]

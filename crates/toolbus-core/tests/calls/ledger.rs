@@ -1,28 +1,27 @@
 //! Calls that must not run twice, whatever happens to messages and daemons.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use bytes::Bytes;
-use futures_util::FutureExt;
-use futures_util::future::{BoxFuture, ready};
-use parking_lot::Mutex;
 use serde_json::{Value, json};
 use toolbus_core::Clock;
 use toolbus_core::bus::Target;
-use toolbus_core::ledger::{
-    Begin, Begun, Finished, Ledger, LedgerEntry, LedgerLimits, LedgerSettings, LedgerUsage, RequestKey, RunToken,
-};
-use toolbus_core::store::StoreError;
+use toolbus_core::ledger::{Ledger, LedgerLimits, LedgerSettings, LedgerUsage};
 use toolbus_core::telemetry::LedgerEvent;
 use toolbus_core::tool::{Effect, ToolDescriptor};
 use toolbus_store::MemoryLedger;
+use toolbus_testing::faulty_ledger::{FaultyLedger, LedgerOperation};
+use toolbus_testing::faulty_store::StoreFault;
+use toolbus_testing::recording_bus::Route;
 
-use crate::fixture::{Message, Route, Sent, Settled, Settlement, World, call, request};
+use crate::fixture::{Message, Sent, Settled, Settlement, World, call, request};
 
 pub(crate) const KEY: &str = "rb-rb-idempotency-key";
 pub(crate) const ROOMY: LedgerLimits = LedgerLimits { max_entries: 1_000, max_bytes: 1024 * 1024 };
+
+fn faulty() -> Arc<FaultyLedger> {
+    Arc::new(FaultyLedger::new(ledger(ROOMY)))
+}
 
 pub(crate) fn ledger(limits: LedgerLimits) -> Arc<dyn Ledger> {
     Arc::new(MemoryLedger::new(limits, Clock::SYSTEM))
@@ -85,7 +84,7 @@ async fn a_duplicate_that_arrives_while_the_first_runs_gets_the_same_answer_at_i
     assert_eq!(first.get(), Some(Settled::Acknowledged), "one delivery is enough for one address");
     world.go_on.notify_one();
     running.await.unwrap();
-    let sent = world.bus.sent();
+    let sent = world.sent();
     assert_eq!((world.runs(), sent.len()), (1, 2));
     assert_eq!(sent[1].target, Target::Topic("tool.result.ana.again".to_owned()));
     let ids = sent.iter().map(|sent| (&sent.properties.message_id, sent.properties.correlation_id.as_deref().unwrap()));
@@ -121,11 +120,11 @@ async fn a_call_that_another_daemon_still_runs_is_waited_for() {
     slow.until_running(1).await;
     let (waiting, settlement) = other.begin(wait().redelivered());
     tokio::time::sleep(Duration::from_secs(30)).await;
-    assert_eq!((other.bus.sent().len(), settlement.get()), (0, None), "six leases have passed");
+    assert_eq!((other.sent().len(), settlement.get()), (0, None), "six leases have passed");
     slow.go_on.notify_one();
     running.await.unwrap();
     waiting.await.unwrap();
-    let (first, second) = (slow.bus.sent().pop().unwrap(), other.bus.sent().pop().unwrap());
+    let (first, second) = (slow.sent().pop().unwrap(), other.sent().pop().unwrap());
     assert_eq!((other.runs(), content(&second)), (0, &json!("waited")));
     assert_eq!((first.body, first.properties), (second.body, second.properties));
 }
@@ -143,11 +142,11 @@ async fn a_call_that_another_daemon_still_runs_is_waited_for_as_long_as_its_tool
     slow.until_running(1).await;
     let (waiting, _) = other.begin(long().redelivered());
     tokio::time::sleep(Duration::from_secs(90)).await;
-    assert_eq!(other.bus.sent().len(), 0, "calls have 60 s where their tool says nothing");
+    assert_eq!(other.sent().len(), 0, "calls have 60 s where their tool says nothing");
     slow.go_on.notify_one();
     running.await.unwrap();
     waiting.await.unwrap();
-    let (first, second) = (slow.bus.sent().pop().unwrap(), other.bus.sent().pop().unwrap());
+    let (first, second) = (slow.sent().pop().unwrap(), other.sent().pop().unwrap());
     assert_eq!((content(&second), first.body), (&json!("waited"), second.body.clone()));
 }
 
@@ -162,7 +161,7 @@ async fn beside_a_run_of_another_daemon_a_key_starts_no_second_one_though_its_to
     assert_eq!((code(&given_up), other.runs()), (UNKNOWN, 0));
     slow.go_on.notify_one();
     running.await.unwrap();
-    assert_eq!(code(&slow.bus.sent().pop().unwrap()), UNKNOWN, "both say the same");
+    assert_eq!(code(&slow.sent().pop().unwrap()), UNKNOWN, "both say the same");
 }
 
 #[tokio::test(start_paused = true)]
@@ -176,7 +175,7 @@ async fn of_a_daemon_that_is_slow_and_one_that_gave_it_up_both_say_the_same() {
     assert_eq!(code(&given_up), UNKNOWN);
     slow.go_on.notify_one();
     running.await.unwrap();
-    let late = slow.bus.sent().pop().unwrap();
+    let late = slow.sent().pop().unwrap();
     assert_eq!((late.body, late.properties), (given_up.body, given_up.properties));
 }
 
@@ -190,7 +189,7 @@ async fn a_daemon_that_shuts_down_while_it_waits_for_another_gives_the_request_b
     tokio::time::sleep(Duration::from_secs(2)).await;
     other.dispatcher.shut_down();
     waiting.await.unwrap();
-    assert_eq!((settlement.get(), other.bus.sent().len()), (Some(Settled::Requeued), 0));
+    assert_eq!((settlement.get(), other.sent().len()), (Some(Settled::Requeued), 0));
     running.abort();
 }
 
@@ -329,7 +328,7 @@ async fn a_redelivery_that_attaches_to_a_refused_copy_is_answered_with_what_anot
     assert_eq!(settlements.each_ref().map(Settlement::get), [None, None]);
     busy.bus.route(address, Route::Routed);
     refused.await.unwrap();
-    let sent = busy.bus.sent();
+    let sent = busy.sent();
     let overloaded = ("overloaded", "not_started", true);
     assert_eq!(sent.iter().map(code).collect::<Vec<_>>(), [overloaded, UNKNOWN, UNKNOWN]);
     assert_eq!(sent[2].target, Target::Topic("tool.result.ana.again".to_owned()));
@@ -441,52 +440,15 @@ async fn after_the_ledger_is_lost_a_request_that_comes_again_runs_again() {
     assert_eq!((content(&other.answer(pay().redelivered()).await), other.runs()), (&json!("paid"), 1));
 }
 
-/// A ledger on a disk that failed, or that cannot be written any more.
-#[derive(Debug)]
-struct Broken {
-    is_readable: bool,
-}
-
-impl Broken {
-    fn fails<T: Send + 'static>() -> BoxFuture<'static, Result<T, StoreError>> {
-        ready(Err(StoreError::Failed("the disk is full".to_owned()))).boxed()
-    }
-}
-
-impl Ledger for Broken {
-    fn look_up(&self, _: RequestKey) -> BoxFuture<'_, Result<Option<LedgerEntry>, StoreError>> {
-        if self.is_readable { ready(Ok(None)).boxed() } else { Self::fails() }
-    }
-
-    fn begin(&self, _: Begin) -> BoxFuture<'_, Result<Begun, StoreError>> {
-        Self::fails()
-    }
-
-    fn finish(&self, _: RequestKey, _: RunToken, _: Bytes) -> BoxFuture<'_, Result<Finished, StoreError>> {
-        Self::fails()
-    }
-
-    fn release(&self, _: RequestKey, _: RunToken) -> BoxFuture<'_, Result<(), StoreError>> {
-        Self::fails()
-    }
-
-    fn renew(&self, _: Arc<str>, _: Duration) -> BoxFuture<'_, Result<(), StoreError>> {
-        Self::fails()
-    }
-
-    fn usage(&self) -> LedgerUsage {
-        LedgerUsage::default()
-    }
-}
-
 #[tokio::test(start_paused = true)]
 async fn without_a_ledger_that_works_only_what_may_run_again_runs() {
-    for is_readable in [false, true] {
-        let broken: Arc<dyn Ledger> = Arc::new(Broken { is_readable });
-        let world = daemon(&broken);
+    for fault in [StoreFault::Away, StoreFault::Unwritable] {
+        let broken = faulty();
+        broken.set(fault);
+        let world = daemon(&(broken as _));
         let refused = world.answer(pay()).await;
         assert_eq!(code(&refused), ("execution_failed", "not_started", true));
-        assert!(!refused.body.to_string().contains("disk"), "{}", refused.body);
+        assert!(!["disk", "away"].iter().any(|detail| refused.body.to_string().contains(detail)), "{}", refused.body);
         // Another daemon may have begun it, or begin it yet.
         assert_eq!(code(&world.answer(pay().id("again").redelivered()).await), UNKNOWN);
         assert_eq!(world.runs(), 0);
@@ -499,69 +461,16 @@ async fn without_a_ledger_that_works_only_what_may_run_again_runs() {
     }
 }
 
-/// A ledger of which the first operation of each of these kinds fails. A beginning is recorded all the same.
-#[derive(Debug)]
-struct Flaky {
-    stored: Arc<dyn Ledger>,
-    failing: Mutex<Vec<Operation>>,
-    renewals: AtomicUsize,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Operation {
-    Begin,
-    Release,
-    Renew,
-}
-
-impl Flaky {
-    fn new(failing: &[Operation]) -> Arc<Self> {
-        let (stored, failing) = (ledger(ROOMY), Mutex::new(failing.to_vec()));
-        Arc::new(Self { stored, failing, renewals: AtomicUsize::new(0) })
-    }
-
-    fn fails(&self, operation: Operation) -> bool {
-        let mut failing = self.failing.lock();
-        let first = failing.iter().position(|failing| *failing == operation);
-        first.map(|first| failing.remove(first)).is_some()
-    }
-
-    fn no_answer<T: Send + 'static>() -> BoxFuture<'static, Result<T, StoreError>> {
-        ready(Err(StoreError::Failed("no answer".to_owned()))).boxed()
-    }
-}
-
-impl Ledger for Flaky {
-    fn look_up(&self, key: RequestKey) -> BoxFuture<'_, Result<Option<LedgerEntry>, StoreError>> {
-        self.stored.look_up(key)
-    }
-
-    fn begin(&self, begin: Begin) -> BoxFuture<'_, Result<Begun, StoreError>> {
-        let begun = self.stored.begin(begin);
-        if self.fails(Operation::Begin) { begun.then(|_| Self::no_answer()).boxed() } else { begun }
-    }
-
-    fn finish(&self, key: RequestKey, run: RunToken, answer: Bytes) -> BoxFuture<'_, Result<Finished, StoreError>> {
-        self.stored.finish(key, run, answer)
-    }
-
-    fn release(&self, key: RequestKey, run: RunToken) -> BoxFuture<'_, Result<(), StoreError>> {
-        if self.fails(Operation::Release) { Self::no_answer() } else { self.stored.release(key, run) }
-    }
-
-    fn renew(&self, instance: Arc<str>, lease: Duration) -> BoxFuture<'_, Result<(), StoreError>> {
-        self.renewals.fetch_add(1, Ordering::Relaxed);
-        if self.fails(Operation::Renew) { Self::no_answer() } else { self.stored.renew(instance, lease) }
-    }
-
-    fn usage(&self) -> LedgerUsage {
-        self.stored.usage()
-    }
+/// A ledger that records the first beginning, and does not say so.
+fn unsure_of_beginning() -> Arc<FaultyLedger> {
+    let ledger = faulty();
+    ledger.fail_once(LedgerOperation::Begin, StoreFault::LostResponses);
+    ledger
 }
 
 #[tokio::test]
 async fn a_call_that_was_refused_runs_when_it_is_retried_though_its_beginning_had_been_recorded() {
-    let world = daemon(&(Flaky::new(&[Operation::Begin]) as _));
+    let world = daemon(&(unsure_of_beginning() as _));
     assert_eq!(code(&world.answer(pay()).await), ("execution_failed", "not_started", true));
     assert_eq!((content(&world.answer(pay()).await), world.runs()), (&json!("paid"), 1));
 }
@@ -569,7 +478,11 @@ async fn a_call_that_was_refused_runs_when_it_is_retried_though_its_beginning_ha
 #[tokio::test]
 async fn a_call_that_was_refused_runs_when_it_is_retried_though_its_beginning_could_not_be_undone() {
     const REFUSED: (&str, &str, bool) = ("execution_failed", "not_started", true);
-    let world = daemon(&(Flaky::new(&[Operation::Begin, Operation::Release, Operation::Release]) as _));
+    let unsure = unsure_of_beginning();
+    for _ in 0..2 {
+        unsure.fail_once(LedgerOperation::Release, StoreFault::Away);
+    }
+    let world = daemon(&(unsure as _));
     let keyed = |id: &str| pay().id(id).header(KEY, "order-7");
     assert_eq!(code(&world.answer(keyed("one")).await), REFUSED);
     assert_eq!((code(&world.answer(keyed("two")).await), world.runs()), (REFUSED, 0), "it still cannot be undone");
@@ -579,7 +492,9 @@ async fn a_call_that_was_refused_runs_when_it_is_retried_though_its_beginning_co
 
 #[tokio::test]
 async fn a_call_that_had_no_effect_runs_when_it_is_retried_though_its_beginning_could_not_be_undone() {
-    let world = daemon(&(Flaky::new(&[Operation::Release]) as _));
+    let faulty = faulty();
+    faulty.fail_once(LedgerOperation::Release, StoreFault::Away);
+    let world = daemon(&(faulty as _));
     let effect = Effect::Effectful;
     world.register_as(ToolDescriptor { effect, ..ToolDescriptor::new("fail_to_pay", "test", "local") });
     for runs in [1, 2] {
@@ -590,10 +505,11 @@ async fn a_call_that_had_no_effect_runs_when_it_is_retried_though_its_beginning_
 
 #[tokio::test]
 async fn a_lease_that_was_not_renewed_is_renewed_by_the_next_call() {
-    let flaky = Flaky::new(&[Operation::Renew]);
-    let world = daemon(&(Arc::clone(&flaky) as _));
+    let faulty = faulty();
+    faulty.fail_once(LedgerOperation::Renew, StoreFault::Away);
+    let world = daemon(&(Arc::clone(&faulty) as _));
     for (id, renewals) in [("one", 1), ("two", 2)] {
         world.answer(pay().id(id)).await;
-        assert_eq!(flaky.renewals.load(Ordering::Relaxed), renewals);
+        assert_eq!(faulty.renewals(), renewals);
     }
 }

@@ -1,18 +1,16 @@
 //! Calls whose connection ends, or whose ledger is away for a while: another daemon may have them by now.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use bytes::Bytes;
-use futures_util::FutureExt;
-use futures_util::future::{BoxFuture, ready};
 use serde_json::json;
 use toolbus_core::bus::Target;
-use toolbus_core::ledger::{Begin, Begun, Finished, Ledger, LedgerEntry, LedgerUsage, RequestKey, RunToken};
-use toolbus_core::store::StoreError;
+use toolbus_core::ledger::Ledger;
+use toolbus_testing::faulty_ledger::FaultyLedger;
+use toolbus_testing::faulty_store::StoreFault;
+use toolbus_testing::recording_bus::Route;
 
-use crate::fixture::{Message, Route, Settled, World, call};
+use crate::fixture::{Message, Settled, World, call};
 use crate::ledger::{ROOMY, daemon, ledger};
 
 fn pay() -> Message {
@@ -38,8 +36,8 @@ async fn a_call_that_waits_is_dropped_with_its_connection_and_one_that_runs_is_a
     assert_eq!((world.load.waiting(), world.bus.attempts().len()), (0, 0), "nothing is said of it");
     world.go_on.notify_one();
     running.await.unwrap();
-    assert_eq!(world.bus.sent().pop().unwrap().body["content"], "waited");
-    assert_eq!((world.runs(), world.bus.sent().len()), (1, 1));
+    assert_eq!(world.sent().pop().unwrap().body["content"], "waited");
+    assert_eq!((world.runs(), world.sent().len()), (1, 1));
 }
 
 #[tokio::test(start_paused = true)]
@@ -72,66 +70,22 @@ async fn a_refusal_that_waits_for_the_broker_is_dropped_with_the_connection() {
     refused.await.unwrap();
     world.bus.route(address, Route::Routed);
     tokio::time::sleep(Duration::from_secs(600)).await;
-    assert!(world.bus.sent().is_empty(), "{:?}", world.bus.sent());
-}
-
-/// A ledger that cannot be reached now and then.
-#[derive(Debug)]
-struct Away {
-    stored: Arc<dyn Ledger>,
-    is_away: AtomicBool,
-}
-
-impl Away {
-    fn reached<'a, T: Send + 'a>(
-        &'a self,
-        operation: BoxFuture<'a, Result<T, StoreError>>,
-    ) -> BoxFuture<'a, Result<T, StoreError>> {
-        match self.is_away.load(Ordering::Relaxed) {
-            true => ready(Err(StoreError::Failed("connection refused".to_owned()))).boxed(),
-            false => operation,
-        }
-    }
-}
-
-impl Ledger for Away {
-    fn look_up(&self, key: RequestKey) -> BoxFuture<'_, Result<Option<LedgerEntry>, StoreError>> {
-        self.reached(self.stored.look_up(key))
-    }
-
-    fn begin(&self, begin: Begin) -> BoxFuture<'_, Result<Begun, StoreError>> {
-        self.reached(self.stored.begin(begin))
-    }
-
-    fn finish(&self, key: RequestKey, run: RunToken, answer: Bytes) -> BoxFuture<'_, Result<Finished, StoreError>> {
-        self.reached(self.stored.finish(key, run, answer))
-    }
-
-    fn release(&self, key: RequestKey, run: RunToken) -> BoxFuture<'_, Result<(), StoreError>> {
-        self.reached(self.stored.release(key, run))
-    }
-
-    fn renew(&self, instance: Arc<str>, lease: Duration) -> BoxFuture<'_, Result<(), StoreError>> {
-        self.reached(self.stored.renew(instance, lease))
-    }
-
-    fn usage(&self) -> LedgerUsage {
-        self.stored.usage()
-    }
+    assert!(world.sent().is_empty(), "{:?}", world.sent());
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_redelivered_call_waits_for_a_ledger_that_is_away_and_gets_the_reply_of_the_daemon_that_ran_it() {
     let stored = ledger(ROOMY);
     let first = daemon(&stored).answer(pay()).await;
-    let away = Arc::new(Away { stored, is_away: AtomicBool::new(true) });
+    let away = Arc::new(FaultyLedger::new(stored));
+    away.set(StoreFault::Away);
     let other = daemon(&(Arc::clone(&away) as Arc<dyn Ledger>));
     let (again, _settled) = other.begin(pay().redelivered());
     until_waiting(&other).await;
     tokio::time::sleep(Duration::from_secs(10)).await;
-    assert!(other.bus.sent().is_empty());
-    away.is_away.store(false, Ordering::Relaxed);
+    assert!(other.sent().is_empty());
+    away.set(None);
     again.await.unwrap();
-    let sent = other.bus.sent().pop().unwrap();
+    let sent = other.sent().pop().unwrap();
     assert_eq!((sent.body, sent.properties, other.runs()), (first.body, first.properties, 0));
 }

@@ -61,7 +61,7 @@ async fn what_a_tool_says_on_its_way_is_marked_as_its_result_is() {
     world.dispatcher.policy().registry().register(tool).unwrap();
     world.dispatcher.policy().refresh();
     world.deliver(call("report", json!({})).header("rb-rb-progress", "1")).await;
-    let sent = world.bus.sent();
+    let sent = world.sent();
     let types: Vec<_> = sent.iter().filter_map(|sent| sent.properties.message_type.as_deref()).collect();
     assert_eq!(types, ["Toolbus.ToolProgress", "RockBot.Tools.ToolInvokeResponse"]);
     sent.iter().for_each(is_marked);

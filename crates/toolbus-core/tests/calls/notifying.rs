@@ -13,8 +13,9 @@ use toolbus_core::tool::{Tool, ToolDescriptor, ToolOutput};
 
 use toolbus_core::{NotificationSource, NotifyHandle};
 use toolbus_protocol::Format;
+use toolbus_testing::recording_bus::Route;
 
-use crate::fixture::{Route, World, agent, call, control, request, serve};
+use crate::fixture::{World, agent, call, control, request, serve};
 use tokio_util::task::TaskTracker;
 use toolbus_core::Clock;
 
@@ -62,14 +63,14 @@ fn add_tool(world: &World, name: &str) {
 /// Messages on a topic so far.
 fn told(world: &World, topic: &str) -> Vec<Value> {
     let is_it = |target: &Target| *target == Target::Topic(topic.to_owned());
-    world.bus.sent().into_iter().filter(|sent| is_it(&sent.target)).map(|sent| sent.body).collect()
+    world.sent().into_iter().filter(|sent| is_it(&sent.target)).map(|sent| sent.body).collect()
 }
 
 /// Reply to ana when she lists her tools in a format.
 async fn list(world: &World, format: Option<&str>) -> Value {
     let message = request(&json!({"format": format})).typed(Some("Toolbus.ToolListRequest"));
     serve(&world.dispatcher, &control(&world.dispatcher, &world.bus), "tool.list", message).await;
-    world.bus.sent().pop().unwrap().body
+    world.sent().pop().unwrap().body
 }
 
 /// Long enough for everything that is due.
@@ -108,7 +109,7 @@ async fn an_agent_without_a_topic_is_told_nothing_and_does_not_wait_for_it() {
     let (world, asking) = world();
     asking.notify(&agent("silent")).await;
     a_minute().await;
-    assert!(world.bus.sent().is_empty());
+    assert!(world.sent().is_empty());
 }
 
 #[tokio::test(start_paused = true)]

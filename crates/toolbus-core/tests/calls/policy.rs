@@ -19,8 +19,9 @@ use toolbus_core::tool::{Membership, Tool, ToolDescriptor, ToolOutput};
 
 use toolbus_core::{AllArrived, Dispatcher, Gates};
 use toolbus_protocol::llm_name;
+use toolbus_testing::recording_bus::RecordingBus;
 
-use crate::fixture::{Message, RecordingBus, call, control, delivery, request, serve, settings};
+use crate::fixture::{Message, call, control, delivery, request, sent, serve, settings};
 
 const NAMES: [&str; 5] = ["a", "ab", "b.a", "cancel_scheduled_task", "é"];
 const SOURCES: [&str; 3] = ["web", "subagent", "a2a"];
@@ -119,7 +120,7 @@ impl World {
     }
 
     fn last_body(&self) -> Value {
-        self.bus.sent().pop().unwrap().body
+        sent(&self.bus).pop().unwrap().body
     }
 
     /// Whether a call of this name runs; if it does not, there is no such tool for its caller.

@@ -5,8 +5,9 @@ use std::time::Duration;
 use futures_util::future::BoxFuture;
 use serde_json::json;
 use toolbus_core::bus::{Delivery, Settle, Target};
+use toolbus_testing::recording_bus::Route;
 
-use crate::fixture::{Message, Route, Settled, Settlement, World, call, delivery, request};
+use crate::fixture::{Message, Settled, Settlement, World, call, delivery, request};
 use tokio_util::task::TaskTracker;
 
 /// Acknowledges so that it cannot be lost.
@@ -106,7 +107,7 @@ async fn a_redelivered_request_that_is_running_is_answered_once_and_both_are_set
     assert_eq!(second.get(), None, "held by the running call");
     world.go_on.notify_one();
     running.await.unwrap();
-    assert_eq!((world.runs(), world.bus.sent().len()), (1, 1));
+    assert_eq!((world.runs(), world.sent().len()), (1, 1));
     assert_eq!((first.get(), second.get()), (Some(Settled::Acknowledged), Some(Settled::Acknowledged)));
 }
 
@@ -180,5 +181,5 @@ async fn an_answer_that_is_repeated_is_published_by_one_delivery_at_a_time() {
     world.bus.route(address, Route::Routed);
     repeating.await.unwrap();
     assert_eq!(second.get(), Some(Settled::Acknowledged));
-    assert_eq!((world.bus.sent().len(), world.runs()), (2, 1));
+    assert_eq!((world.sent().len(), world.runs()), (2, 1));
 }

@@ -5,9 +5,10 @@ use std::time::Duration;
 use serde_json::json;
 use toolbus_core::bus::Target;
 use toolbus_testing::log::LogCapture;
+use toolbus_testing::recording_bus::Route;
 use tracing::Level;
 
-use crate::fixture::{Message, Route, Settled, Settlement, World, call};
+use crate::fixture::{Message, Settled, Settlement, World, call};
 use toolbus_core::Clock;
 
 const PEER: Option<&str> = Some("RockBot.Tools.ToolInvokeRequest");
@@ -207,7 +208,7 @@ async fn an_answer_is_published_again_until_the_broker_is_back() {
     world.bus.route(topic("tool.result.ana"), Route::Routed);
     task.await.unwrap();
     assert_eq!(settled.get(), Some(Settled::Acknowledged));
-    assert_eq!((world.bus.sent().len(), world.runs()), (1, 1));
+    assert_eq!((world.sent().len(), world.runs()), (1, 1));
 }
 
 #[tokio::test]
@@ -301,7 +302,7 @@ async fn while_the_broker_is_away_an_answer_is_kept_and_its_request_neither_put_
     world.bus.route(topic("tool.result.ana"), Route::Routed);
     task.await.unwrap();
     assert_eq!(second.get(), Some(Settled::Acknowledged));
-    assert_eq!((world.bus.sent().len(), world.runs()), (1, 1));
+    assert_eq!((world.sent().len(), world.runs()), (1, 1));
 }
 
 #[tokio::test(start_paused = true)]
@@ -359,7 +360,7 @@ async fn an_answer_that_is_rejected_is_published_again_and_arrives_once_there_is
     world.bus.route(topic("tool.result.ana"), Route::Routed);
     task.await.unwrap();
     assert_eq!(settled.get(), Some(Settled::Acknowledged));
-    assert_eq!(world.bus.sent().into_iter().map(|it| it.target).collect::<Vec<_>>(), [topic("tool.result.ana")]);
+    assert_eq!(world.sent().into_iter().map(|it| it.target).collect::<Vec<_>>(), [topic("tool.result.ana")]);
 }
 
 #[tokio::test(start_paused = true)]

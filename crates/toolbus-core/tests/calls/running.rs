@@ -281,7 +281,7 @@ async fn calls_that_wait_for_a_server_are_bounded_as_those_that_wait_for_a_permi
         handled.await.unwrap();
     }
     assert_eq!(world.load.waiting(), 0);
-    assert_eq!(world.bus.sent().last().unwrap().body["code"], "tool_not_found");
+    assert_eq!(world.sent().last().unwrap().body["code"], "tool_not_found");
 }
 
 fn arrive(world: &World) {
@@ -318,6 +318,6 @@ async fn calls_that_waited_for_one_server_have_one_catalogue_made() {
     for (handled, _) in waiting {
         handled.await.unwrap();
     }
-    assert!(world.bus.sent().iter().all(|sent| sent.body["content"] == "arrived"));
+    assert!(world.sent().iter().all(|sent| sent.body["content"] == "arrived"));
     assert_eq!(*catalogues.borrow() - before, 1);
 }

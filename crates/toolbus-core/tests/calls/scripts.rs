@@ -203,7 +203,7 @@ async fn a_script_is_cancelled_by_the_id_of_its_call() {
     obey(&world, &service, [cancellation()]).await;
     running.await.unwrap();
     service.drain(Duration::from_secs(30)).await;
-    let sent = world.bus.sent().into_iter().find(|sent| sent.properties.message_type.as_deref() == Some(RESPONSE));
+    let sent = world.sent().into_iter().find(|sent| sent.properties.message_type.as_deref() == Some(RESPONSE));
     assert_snapshot!(told(&sent.unwrap()), @r#"{"exitCode":-1,"isSuccess":false,"output":null,"stderr":"The call was cancelled while the tool ran. Whether it had its effect is not known: find out before calling again.","toolCallId":"call_1"}"#);
     assert_eq!(settled.get(), Some(Settled::Acknowledged));
 }

@@ -92,7 +92,7 @@ async fn a_report_of_progress_has_none() {
     assert_eq!(reports.recv().await.unwrap().message.as_deref(), Some("with [redacted]"));
     let answered = world.deliver(call("leak", json!({"how": "result"})).header("rb-progress", "1")).await;
     assert!(answered.get().is_some());
-    let told: Vec<_> = world.bus.sent().into_iter().filter_map(|sent| sent.body.get("message").cloned()).collect();
+    let told: Vec<_> = world.sent().into_iter().filter_map(|sent| sent.body.get("message").cloned()).collect();
     assert_eq!(told, ["with [redacted]"]);
 }
 

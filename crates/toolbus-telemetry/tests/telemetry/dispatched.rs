@@ -3,11 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::future::BoxFuture;
 use parking_lot::Mutex;
-use tokio::sync::{Semaphore, mpsc, watch};
+use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
-use toolbus_core::bus::{Bus, BusState, Delivery, Outgoing, PublishError, Routing, Subscription};
+use toolbus_core::bus::Delivery;
 use toolbus_core::caller::Identity;
 use toolbus_core::events::Discard;
 use toolbus_core::failure::ToolFailure;
@@ -19,40 +18,10 @@ use toolbus_protocol::{Properties, Random, TraceContext, header};
 use toolbus_telemetry::Protocol;
 use toolbus_testing::otlp::Receiver;
 use toolbus_testing::patience::eventually;
+use toolbus_testing::recording_bus::RecordingBus;
 
 use crate::observed::{hex, metrics, span};
 use crate::support::{Daemon, SAMPLED, delivery, request, tool};
-
-/// Takes every reply, and keeps its properties.
-#[derive(Default)]
-struct Taker(Mutex<Vec<Properties>>);
-
-impl Bus for Taker {
-    fn consume(&self, _: Subscription) -> mpsc::Receiver<Delivery> {
-        mpsc::channel(1).1
-    }
-
-    fn publish<'a>(&'a self, message: &'a Outgoing) -> BoxFuture<'a, Result<Routing, PublishError>> {
-        self.0.lock().push(Properties::clone(&message.properties));
-        Box::pin(async { Ok(Routing::Routed) })
-    }
-
-    fn has_queue<'a>(&'a self, _: &'a str) -> BoxFuture<'a, Option<bool>> {
-        Box::pin(async { None })
-    }
-
-    fn state(&self) -> watch::Receiver<BusState> {
-        watch::channel(BusState::default()).1
-    }
-
-    fn stop_consuming(&self) -> BoxFuture<'_, ()> {
-        Box::pin(async {})
-    }
-
-    fn close(&self) -> BoxFuture<'_, ()> {
-        Box::pin(async {})
-    }
-}
 
 /// Runs until it is let go, and keeps the trace that it was given.
 struct Waits {
@@ -70,7 +39,7 @@ impl Executor for Waits {
 
 struct World {
     dispatcher: Dispatcher,
-    taker: Arc<Taker>,
+    bus: Arc<RecordingBus>,
     go: Arc<Semaphore>,
     traces: Arc<Mutex<Vec<TraceContext>>>,
 }
@@ -102,16 +71,15 @@ impl World {
             clock: Clock::SYSTEM,
             random: Random::SYSTEM,
         };
-        let taker = Arc::<Taker>::default();
-        let bus = Arc::clone(&taker) as Arc<dyn Bus>;
+        let bus = Arc::<RecordingBus>::default();
         let (telemetry, load) = (Arc::clone(&daemon.telemetry), Arc::clone(&daemon.load));
         let everybody = AgentPolicy { max_in_flight: Some(2), max_queued: Some(4), ..AgentPolicy::default() };
         let policy = Policy { default: everybody, ..Policy::default() };
         let capacity = Capacity { max_in_flight: 2, max_waiting: 4 };
         let gates = Arc::new(Gates::new(PolicyHandle::new(registry, Identity::default(), policy, capacity)));
         let dispatcher =
-            Dispatcher::new(settings, gates, bus, telemetry, Arc::new(Discard), load, Arc::new(AllArrived));
-        Self { dispatcher, taker, go, traces }
+            Dispatcher::new(settings, gates, bus.clone(), telemetry, Arc::new(Discard), load, Arc::new(AllArrived));
+        Self { dispatcher, bus, go, traces }
     }
 }
 
@@ -170,6 +138,6 @@ async fn a_trace_leads_from_the_sender_through_the_tool_to_the_answer() {
     };
     assert_eq!(hex(&span(&spans, "process").parent_span_id), "b7ad6b7169203331");
     assert_eq!(world.traces.lock()[0].traceparent(), of("execute_tool slow"));
-    let replies = world.taker.0.lock();
-    assert_eq!(replies[0].header(header::TRACEPARENT), Some(of("publish reply").as_str()));
+    let replies = world.bus.sent();
+    assert_eq!(replies[0].properties.header(header::TRACEPARENT), Some(of("publish reply").as_str()));
 }

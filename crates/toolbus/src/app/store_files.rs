@@ -100,76 +100,20 @@ async fn failure(file: &str, check: impl Future<Output = Result<(), StoreError>>
 #[cfg(test)]
 mod tests {
     use std::path::Path;
-    use std::sync::atomic::{AtomicU8, Ordering};
 
-    use bytes::Bytes;
-    use futures_util::FutureExt;
-    use futures_util::future::{BoxFuture, pending, ready};
     use toolbus_core::Clock;
-    use toolbus_core::ledger::{
-        Begin, Begun, Fingerprint, Finished, LedgerEntry, LedgerLimits, LedgerUsage, RequestKey, RunToken,
-    };
+    use toolbus_core::ledger::{Begin, Begun, Fingerprint, LedgerLimits, RequestKey, RunToken};
     use toolbus_store::{MemoryLedger, SqliteLedger};
+    use toolbus_testing::faulty_ledger::FaultyLedger;
+    use toolbus_testing::faulty_store::StoreFault;
 
     use super::*;
 
     const LIMITS: LedgerLimits = LedgerLimits { max_entries: 10_000, max_bytes: 1 << 30 };
-    /// State of a [`Faulty`] ledger.
-    const WORKS: u8 = 0;
-    const TAKES_NOTHING: u8 = 1;
-    const HANGS: u8 = 2;
-
-    #[derive(Debug)]
-    struct Faulty {
-        ledger: MemoryLedger,
-        state: AtomicU8,
-    }
-
-    impl Faulty {
-        fn new(state: u8) -> Arc<Self> {
-            Arc::new(Self { ledger: MemoryLedger::new(LIMITS, Clock::SYSTEM), state: state.into() })
-        }
-
-        fn done<'a, T: Send + 'a>(
-            &self,
-            operation: BoxFuture<'a, Result<T, StoreError>>,
-        ) -> BoxFuture<'a, Result<T, StoreError>> {
-            match self.state.load(Ordering::Relaxed) {
-                TAKES_NOTHING => ready(Err(StoreError::Failed("the disk is full".to_owned()))).boxed(),
-                HANGS => pending().boxed(),
-                _ => operation,
-            }
-        }
-    }
-
-    impl Ledger for Faulty {
-        fn look_up(&self, key: RequestKey) -> BoxFuture<'_, Result<Option<LedgerEntry>, StoreError>> {
-            self.ledger.look_up(key)
-        }
-
-        fn begin(&self, begin: Begin) -> BoxFuture<'_, Result<Begun, StoreError>> {
-            self.done(async move { self.ledger.begin(begin).await }.boxed())
-        }
-
-        fn finish(&self, key: RequestKey, run: RunToken, reply: Bytes) -> BoxFuture<'_, Result<Finished, StoreError>> {
-            self.done(async move { self.ledger.finish(key, run, reply).await }.boxed())
-        }
-
-        fn release(&self, key: RequestKey, run: RunToken) -> BoxFuture<'_, Result<(), StoreError>> {
-            self.done(async move { self.ledger.release(key, run).await }.boxed())
-        }
-
-        fn renew(&self, instance: Arc<str>, lease: Duration) -> BoxFuture<'_, Result<(), StoreError>> {
-            self.ledger.renew(instance, lease)
-        }
-
-        fn usage(&self) -> LedgerUsage {
-            self.ledger.usage()
-        }
-
-        fn check(&self) -> BoxFuture<'_, Result<(), StoreError>> {
-            if self.state.load(Ordering::Relaxed) == HANGS { pending().boxed() } else { ready(Ok(())).boxed() }
-        }
+    fn faulty(fault: impl Into<Option<StoreFault>>) -> Arc<FaultyLedger> {
+        let ledger = FaultyLedger::new(Arc::new(MemoryLedger::new(LIMITS, Clock::SYSTEM)));
+        ledger.set(fault);
+        Arc::new(ledger)
     }
 
     fn begin(key: RequestKey) -> Begin {
@@ -179,28 +123,28 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_file_system_that_does_not_answer_is_told() {
-        let (files, state) = StoreFiles::new(Some(Arc::new(WatchedLedger::new(Faulty::new(HANGS)))), None);
+        let (files, state) = StoreFiles::new(Some(Arc::new(WatchedLedger::new(faulty(StoreFault::Silent)))), None);
         timeout(CHECK_TIME * 2, files.step()).await.unwrap();
         assert_eq!(*state.borrow(), ["ledger: its file system has not answered for 5 s"]);
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_ledger_that_takes_nothing_is_told_at_once_and_until_it_takes_what_a_call_writes() {
-        let faulty = Faulty::new(WORKS);
+        let faulty = faulty(None);
         let ledger = Arc::new(WatchedLedger::new(Arc::clone(&faulty) as _));
         let (files, mut state) = StoreFiles::new(Some(Arc::clone(&ledger)), None);
         let mut running = tokio::task::JoinSet::new();
         running.spawn(files.run());
         assert_eq!(ledger.begin(begin(RequestKey([0; 32]))).await, Ok(Begun::Begun));
         assert!(state.borrow().is_empty());
-        faulty.state.store(TAKES_NOTHING, Ordering::Relaxed);
+        faulty.set(StoreFault::Unwritable);
         let failed = Clock::SYSTEM.now();
         ledger.begin(begin(RequestKey([1; 32]))).await.unwrap_err();
         state.wait_for(|found| *found == ["ledger: the store failed: the disk is full"]).await.unwrap();
         assert_eq!(Clock::SYSTEM.since(failed), Duration::ZERO);
         // No call comes meanwhile.
         assert!(timeout(Duration::from_secs(60), state.changed()).await.is_err());
-        faulty.state.store(WORKS, Ordering::Relaxed);
+        faulty.set(None);
         timeout(PERIOD + CHECK_TIME, state.wait_for(Vec::is_empty)).await.unwrap().unwrap();
         assert_eq!(ledger.look_up(RequestKey([1; 32])).await, Ok(None));
     }

@@ -14,12 +14,13 @@ use toolbus_core::store::Store;
 use toolbus_core::{Clock, ControlError};
 use toolbus_outbound::egress::EgressRules;
 use toolbus_protocol::{AgentMessage, AgentTaskResult, Envelope, Random, message_type, topic};
+use toolbus_testing::recording_bus::RecordingBus;
 
 use super::*;
 use crate::a2a::config::A2aConfig;
 use crate::a2a::directory::AgentDirectory;
 use crate::a2a::tasks::AgentTasks;
-use crate::testing::{self, DoubtfulBus, TestStore};
+use crate::testing::{self, TestStore};
 
 mod delivery;
 mod hostile;
@@ -48,7 +49,7 @@ impl AgentEvents for CountedOutcomes {
 /// A daemon on a bus where the agents `Bob` and `Carol` have announced themselves.
 struct Fixture {
     bus: Embedded,
-    doubtful: DoubtfulBus,
+    doubtful: Arc<RecordingBus>,
     store: Arc<TestStore>,
     service: AgentService,
     tools: Vec<Tool>,
@@ -61,7 +62,7 @@ fn name(text: &str) -> AgentName {
 }
 
 fn service(
-    bus: &DoubtfulBus,
+    bus: &Arc<RecordingBus>,
     store: &Arc<TestStore>,
     counted: &Arc<CountedOutcomes>,
     clock: Clock,
@@ -75,7 +76,7 @@ fn service(
         assert_eq!(directory.announce(Some(&name(agent)), card.to_string().as_bytes()), "new");
     }
     let tasks = AgentTasks::new(Arc::clone(store) as _);
-    let (bus, events): (Arc<dyn Bus>, _) = (Arc::new(bus.clone()), Arc::clone(counted) as Arc<dyn AgentEvents>);
+    let (bus, events): (Arc<dyn Bus>, _) = (Arc::clone(bus) as _, Arc::clone(counted) as Arc<dyn AgentEvents>);
     let (names, redactor) = (("toolbus".to_owned(), "toolbus"), Redactor::default());
     redactor.configure(["s3cret-of-the-daemon".into()]);
     AgentService::new(config, directory, tasks, bus, names, events, (clock, Random::seeded(seed), redactor))
@@ -97,7 +98,7 @@ async fn sweep(service: &AgentService) {
 impl Fixture {
     fn new() -> Self {
         let (bus, counted, clock) = (Embedded::new(), Arc::new(CountedOutcomes::default()), Clock::paused());
-        let (doubtful, store) = (DoubtfulBus::new(&bus), Arc::new(TestStore::default()));
+        let (doubtful, store) = (Arc::new(RecordingBus::before(bus.clone())), Arc::new(TestStore::default()));
         let service = service(&doubtful, &store, &counted, clock, 1);
         Self { tools: tools(&service), bus, doubtful, store, service, counted, clock }
     }

@@ -3,21 +3,21 @@
 use toolbus_core::bus::PublishError;
 use toolbus_core::failure::{Effect as CallEffect, verdict};
 use toolbus_protocol::Outcome;
+use toolbus_testing::recording_bus::Route;
 
 use super::*;
-use crate::testing::Doubt;
 
 #[tokio::test(start_paused = true)]
 async fn a_task_without_a_confirm_has_an_unknown_outcome_and_its_late_result_counts() {
     for doubt in [
-        Doubt::NoConfirm,
-        Doubt::Arrived(PublishError::Unavailable("the channel was lost".to_owned())),
-        Doubt::Arrived(PublishError::Rejected("another queue for it is full".to_owned())),
-        Doubt::Arrived(PublishError::Closed),
+        Route::Doubted(None),
+        Route::Doubted(Some(PublishError::Unavailable("the channel was lost".to_owned()))),
+        Route::Doubted(Some(PublishError::Rejected("another queue for it is full".to_owned()))),
+        Route::Doubted(Some(PublishError::Closed)),
     ] {
         let site = Fixture::new();
         let (mut of_bob, mut of_ana) = (site.queue(topic::agent_task("Bob")), site.queue(topic::agent_response("ana")));
-        site.doubtful.say(doubt);
+        site.doubtful.route_all(doubt);
         let failure = site.call("ana", INVOKE, add(false)).await.unwrap().unwrap_err();
         let id = next(&mut of_bob).await.0.correlation_id;
         assert_eq!(failure.cause, Cause::OutcomeUnknown);
@@ -32,7 +32,7 @@ async fn a_task_without_a_confirm_has_an_unknown_outcome_and_its_late_result_cou
         let verdict = verdict(failure.cause, CallEffect::Effectful, true);
         assert_eq!((verdict.is_retryable, verdict.outcome), (false, Some(Outcome::Unknown)));
         assert_eq!((site.task(&id).await["state"].clone(), site.counted()), (json!("submitted"), Vec::new()));
-        site.doubtful.say(None);
+        site.doubtful.route_all(Route::Routed);
         assert_eq!(site.result("Bob", &id, "3").await, "result");
         assert_eq!(next(&mut of_ana).await.1["message"]["parts"][0]["text"], "3");
         assert_eq!(site.task(&id).await["result"], "3");
@@ -43,7 +43,7 @@ async fn a_task_without_a_confirm_has_an_unknown_outcome_and_its_late_result_cou
 async fn a_call_that_waits_for_a_task_without_a_confirm_gets_its_result_or_hears_that_nothing_is_known() {
     let site = Fixture::new();
     let mut of_bob = site.queue(topic::agent_task("Bob"));
-    site.doubtful.say(Doubt::NoConfirm);
+    site.doubtful.route_all(Route::Doubted(None));
     let waiting = site.call("ana", INVOKE, add(true));
     let id = next(&mut of_bob).await.0.correlation_id;
     tokio::time::sleep(Duration::from_secs(10)).await;
@@ -58,7 +58,7 @@ async fn a_call_that_waits_for_a_task_without_a_confirm_gets_its_result_or_hears
 async fn a_task_that_the_broker_did_not_take_is_forgotten_and_may_be_given_again() {
     let site = Fixture::new();
     let _of_bob = site.queue(topic::agent_task("Bob"));
-    site.doubtful.say(Doubt::Dropped(PublishError::Refused("no right".to_owned())));
+    site.doubtful.route_all(Route::Refused);
     let failure = site.call("ana", INVOKE, add(true)).await.unwrap().unwrap_err();
     let told = "The task for agent 'Bob' could not be sent. Try again later.";
     assert_eq!((failure.cause, &*failure.message), (Cause::ConnectFailed, told));
