@@ -73,7 +73,7 @@ fn every_attack_is_on_the_page_and_every_test_on_the_page_exists() {
     let missing: Vec<_> = attacks.difference(&named).collect();
     assert!(missing.is_empty(), "docs/sandbox.md has no row for {missing:#?}");
     let others =
-        ["src", "tests/models", "../toolbus-sandbox/src", "../toolbus-sandbox/tests", "../../tests/tests/e2e/scripts"];
+        ["src", "tests", "../toolbus-scripts/src", "../toolbus-scripts/tests", "../../tests/tests/e2e/scripts"];
     let existing: BTreeSet<_> = attacks.into_iter().chain(others.into_iter().flat_map(tests_below)).collect();
     let unknown: Vec<_> = named.difference(&existing).collect();
     assert!(unknown.is_empty(), "docs/sandbox.md names tests that do not exist: {unknown:#?}");

@@ -16,7 +16,6 @@ mod input;
 mod library;
 mod memory;
 mod output;
-mod packages;
 mod processes;
 mod source;
 mod time;

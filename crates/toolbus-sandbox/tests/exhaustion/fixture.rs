@@ -36,8 +36,8 @@ pub(crate) async fn interpreter() -> Interpreter {
 /// The program that confines, which cargo builds beside the tests.
 pub(crate) fn helper() -> PathBuf {
     let tests = std::env::current_exe().unwrap();
-    let helper = tests.ancestors().nth(2).unwrap().join("examples/script_helper");
-    assert!(helper.exists(), "build {} first: cargo build -p toolbus-scripts --examples", helper.display());
+    let helper = tests.ancestors().nth(2).unwrap().join("examples/sandbox_helper");
+    assert!(helper.exists(), "build {} first: cargo build -p toolbus-sandbox --examples", helper.display());
     helper
 }
 

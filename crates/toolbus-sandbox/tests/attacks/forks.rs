@@ -302,7 +302,11 @@ fn living(name: &str) -> usize {
 
 /// A plan for a template with this program instead of what forks.
 async fn template(fork: &str) -> Plan {
-    let parts = [include_str!("../../src/runner/bootstrap.py"), include_str!("../../src/runner/run.py"), fork];
+    let parts = [
+        include_str!("../../../toolbus-scripts/src/runner/bootstrap.py"),
+        include_str!("../../../toolbus-scripts/src/runner/run.py"),
+        fork,
+    ];
     let source = format!("{}\nend(run, *prepare())", parts.join("\n\n"));
     let interpreter = interpreter().await;
     Plan {
@@ -321,7 +325,7 @@ async fn template(fork: &str) -> Plan {
     }
 }
 
-const FORK: &str = include_str!("../../src/runner/fork.py");
+const FORK: &str = include_str!("../../../toolbus-scripts/src/runner/fork.py");
 
 /// Runs a script in a fork of a template.
 async fn run_in_fork(template: &Arc<Template>) -> Result<Outcome, SandboxError> {
