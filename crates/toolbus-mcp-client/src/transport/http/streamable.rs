@@ -303,11 +303,14 @@ impl StreamReader {
     async fn read(&self, event: Sse, request: impl FnOnce(&[u8]) -> Option<RequestId> + Send + 'static) -> Option<Sse> {
         // rmcp ends a handshake for an event that is no message.
         let is_message = matches!(event.event.as_deref(), None | Some("" | "message"));
-        let data = event.data.filter(|data| is_message && !message::is_long_notification(data.as_bytes()));
+        let data = event.data.filter(|_| is_message);
         let event = Sse { data: None, ..event };
         let Some(data) = data else { return Some(event) };
         let (size, may_pass) = (data.len(), self.may_pass.load(Ordering::Relaxed));
         let read = move || {
+            if message::is_long_notification(data.as_bytes()) {
+                return Some(EventMessage::default());
+            }
             if has_few_values(data.as_bytes()) {
                 return Some(EventMessage::of(data, may_pass));
             }
@@ -330,7 +333,7 @@ impl StreamReader {
 struct EventMessage {
     /// The message that `rmcp` reads; `None` if there is none.
     text: Option<String>,
-    /// Whether it is a response.
+    /// Whether the message is a response.
     is_response: bool,
     /// The response in whose place `rmcp` reads the message, and the id of its request.
     whole: Option<(RequestId, ServerJsonRpcMessage)>,
