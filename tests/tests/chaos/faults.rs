@@ -179,12 +179,13 @@ async fn whatever_breaks_no_call_is_lost_none_runs_twice_and_nothing_is_left() {
     tally.check(&format!("{struck:?} within {:?} (seed {seed})", began.elapsed()));
     let ids: BTreeSet<&str> = made.iter().flat_map(|(_, made)| made).map(|made| made.id.as_str()).collect();
     assert!(times.keys().all(|id| ids.contains(id.as_str())), "what ran was called");
-    drop(made);
-    // One whose acknowledgement was lost with a connection comes again after its reply.
+    // One whose acknowledgement was lost with a connection comes again after its reply, and is answered again: without its
+    // caller, that reply would be a dead letter.
     eventually("every request to be acknowledged", async || {
         queues(&node).await.values().all(|messages| *messages == (0, 0)).then_some(())
     })
     .await;
+    drop(made);
     daemon.stop(&through).await;
     eventually("no queue and no message to be left over", async || {
         let left = queues(&node).await;
