@@ -10,8 +10,7 @@ use futures_util::future::BoxFuture;
 use parking_lot::Mutex;
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, watch};
-use toolbus_core::Clock;
-use toolbus_core::bus::{Bus, BusState, Delivery, Outgoing, PublishError, Routing, Subscription};
+use toolbus_bus::{Bus, BusState, Clock, Delivery, Outgoing, PublishError, Routing, Subscription};
 
 use crate::embedded_broker::{EmbeddedBroker, EmbeddedConsumer, QueueLimits, SettleContext};
 
@@ -111,7 +110,7 @@ mod tests {
 
     use bytes::Bytes;
     use tokio::sync::mpsc;
-    use toolbus_core::bus::{Bus, Delivery, Outgoing, Ownership, PublishError, Routing, Subscription, Target};
+    use toolbus_bus::{Bus, Delivery, Outgoing, Ownership, PublishError, Routing, Subscription, Target};
     use toolbus_protocol::Properties;
 
     use super::Embedded;

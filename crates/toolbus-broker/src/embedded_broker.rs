@@ -8,8 +8,9 @@ use futures_util::future::BoxFuture;
 use parking_lot::Mutex;
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, watch};
-use toolbus_core::Clock;
-use toolbus_core::bus::{BusState, Delivery, Outgoing, Ownership, PublishError, Routing, Settle, Subscription, Target};
+use toolbus_bus::{
+    BusState, Clock, Delivery, Outgoing, Ownership, PublishError, Routing, Settle, Subscription, Target,
+};
 use toolbus_protocol::{Properties, topic};
 use tracing::warn;
 

@@ -1,6 +1,4 @@
-//! The buses of Toolbus: RabbitMQ, and one inside the process for a first run and for tests.
-//!
-//! Both implement [`toolbus_core::bus::Bus`] with the same meaning; where the embedded bus does less, its module says so.
+#![doc = include_str!("../README.md")]
 
 pub mod embedded;
 mod embedded_broker;

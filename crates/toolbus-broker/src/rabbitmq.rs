@@ -13,6 +13,7 @@ mod dead_letters;
 mod inspection;
 mod once;
 mod properties;
+mod published_lapin;
 mod publisher;
 mod questions;
 mod settings;
@@ -30,7 +31,7 @@ use parking_lot::Mutex;
 use tokio::sync::{Semaphore, mpsc, watch};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
-use toolbus_core::bus::{Bus, BusState, Delivery, Outgoing, Ownership, PublishError, Routing, Subscription, Target};
+use toolbus_bus::{Bus, BusState, Delivery, Outgoing, Ownership, PublishError, Routing, Subscription, Target};
 use tracing::warn;
 
 use self::connection::{ConnectionHandle, ConnectionSupervisor};

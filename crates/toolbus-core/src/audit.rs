@@ -11,12 +11,12 @@ use sha2::{Digest, Sha256};
 use toolbus_protocol::{Code, Outcome};
 
 use crate::caller::Caller;
-use crate::clock::{Clock, milliseconds};
 use crate::events::Discard;
 use crate::failure::{Cause, Status, error_type};
 use crate::telemetry::CallEnd;
 use crate::text::{excerpt, shown};
 use crate::tool::ToolDescriptor;
+use crate::{Clock, milliseconds};
 
 /// Longest action of a record, in characters.
 const MAX_ACTION: usize = 200;

@@ -81,7 +81,7 @@ mod tests {
     use serde_json::Map;
 
     use super::*;
-    use crate::clock::Clock;
+    use crate::Clock;
     use crate::tool::Executor;
 
     enum Behaviour {

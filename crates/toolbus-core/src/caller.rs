@@ -1,16 +1,13 @@
 //! Step 2: who is asking.
 
-use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt;
 use std::sync::Arc;
 
-use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+pub use toolbus_protocol::{AgentName, AgentNameError};
 use toolbus_protocol::{Envelope, bounded, header};
 
-/// Longest name of an agent, in bytes.
-const MAX_NAME: usize = 64;
 /// Most daemons that pass a call on: one that comes from the last of them is run here, or nowhere.
 pub const MAX_HOPS: u8 = 4;
 /// Name of a caller that does not say who it is.
@@ -19,16 +16,6 @@ const UNKNOWN_CALLER: &str = "unknown";
 const UNKNOWN: &str = "unknown:";
 /// The share of all callers without a section. No agent has a colon in its name.
 const WITHOUT_SECTION: &str = "unknown:";
-
-/// The name of an agent: 1 to 64 letters, digits, `.`, `_` and `-`.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
-pub struct AgentName(Arc<str>);
-
-/// A text that names no agent.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("is no name of an agent; expected 1 to {MAX_NAME} letters, digits, `.`, `_` or `-`")]
-pub struct AgentNameError;
 
 /// Source of the name of the agent that sent a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
@@ -92,67 +79,6 @@ pub struct Caller {
     pub hops: u8,
 }
 
-impl AgentName {
-    /// Reads a name.
-    ///
-    /// # Errors
-    ///
-    /// If `text` is not 1 to 64 ASCII letters, digits, `.`, `_` or `-`.
-    pub fn parse(text: &str) -> Result<Self, AgentNameError> {
-        let fits = |c: u8| c.is_ascii_alphanumeric() || matches!(c, b'.' | b'_' | b'-');
-        if text.is_empty() || text.len() > MAX_NAME || !text.bytes().all(fits) {
-            return Err(AgentNameError);
-        }
-        Ok(Self(text.into()))
-    }
-
-    /// The name.
-    #[must_use]
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
-}
-
-impl std::borrow::Borrow<str> for AgentName {
-    fn borrow(&self) -> &str {
-        &self.0
-    }
-}
-
-impl TryFrom<String> for AgentName {
-    type Error = AgentNameError;
-
-    fn try_from(text: String) -> Result<Self, AgentNameError> {
-        Self::parse(&text)
-    }
-}
-
-impl From<AgentName> for String {
-    fn from(name: AgentName) -> Self {
-        name.0.as_ref().to_owned()
-    }
-}
-
-impl JsonSchema for AgentName {
-    fn schema_name() -> Cow<'static, str> {
-        "AgentName".into()
-    }
-
-    fn inline_schema() -> bool {
-        true
-    }
-
-    fn json_schema(_: &mut SchemaGenerator) -> Schema {
-        json_schema!({"type": "string", "format": "toolbus-agent"})
-    }
-}
-
-impl fmt::Display for AgentName {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
 impl Identity {
     /// The sender of a message; `None` if this daemon does not serve that sender.
     #[must_use]
@@ -168,13 +94,13 @@ impl Identity {
             Some(_) => return None,
         };
         let name = match &agent {
-            Some(agent) => Arc::clone(&agent.0),
+            Some(agent) => Arc::clone(agent.shared()),
             None => bounded(claimed.unwrap_or(UNKNOWN_CALLER)).into(),
         };
         // One that is empty is none that there is: what narrows a caller must not be lost on the way.
         let header = |name| envelope.header(name).map(Arc::from);
         let owner = match &agent {
-            Some(agent) => Arc::clone(&agent.0),
+            Some(agent) => Arc::clone(agent.shared()),
             // No name of an agent has a colon.
             None => {
                 let user = bounded(user_id.unwrap_or_default());
@@ -248,7 +174,7 @@ impl Caller {
     /// Returns the name of its section; `None` if it has none.
     #[must_use]
     pub fn section(&self) -> Option<&Arc<str>> {
-        self.agent.as_ref().filter(|_| self.has_section).map(|agent| &agent.0)
+        self.agent.as_ref().filter(|_| self.has_section).map(AgentName::shared)
     }
 
     /// Whose part of what is limited by caller it uses. Callers without a section may choose their own names, so that they
@@ -278,7 +204,7 @@ impl Caller {
     /// A caller that is this agent, which has a section.
     #[must_use]
     pub fn agent(agent: AgentName) -> Self {
-        let name = &agent.0;
+        let name = agent.shared();
         Self {
             name: Arc::clone(name),
             owner: Arc::clone(name),
@@ -308,17 +234,6 @@ mod tests {
 
     fn name_of(identity: &Identity, user_id: Option<&str>, source: Option<&str>) -> Option<String> {
         identity.identify(user_id, &from(source), "tool.invoke")?.agent.map(|agent| agent.to_string())
-    }
-
-    #[test]
-    fn names_of_agents_have_a_grammar() {
-        let long = "x".repeat(65);
-        for name in ["", "a b", "ana\n", "ana/x", "ána", "аna", "a:b", "ana\u{200b}", &long] {
-            assert_eq!(AgentName::parse(name), Err(AgentNameError), "{name:?}");
-        }
-        for name in ["ana", "RockBot", "a.b_c-1", &"x".repeat(64)] {
-            assert!(AgentName::parse(name).is_ok(), "{name}");
-        }
     }
 
     #[test]

@@ -99,7 +99,7 @@ pub(crate) fn passed() -> ToolFailure {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::clock::Clock;
+    use crate::Clock;
 
     const BUDGETS: Budgets = Budgets { default: Duration::from_secs(60), max: Duration::from_secs(120) };
 

@@ -6,9 +6,7 @@
 mod argument_names;
 pub mod audit;
 mod bulkhead;
-pub mod bus;
 pub mod caller;
-mod clock;
 mod control;
 mod deadline;
 mod dispatcher;
@@ -17,7 +15,6 @@ pub mod events;
 pub mod failure;
 mod gates;
 mod idempotency;
-pub mod lifecycle;
 pub mod listing;
 mod load;
 mod notify;
@@ -45,7 +42,6 @@ pub mod tool;
 pub mod toolsets;
 pub mod turns;
 
-pub use clock::{Clock, milliseconds};
 pub use control::{
     About, ControlError, ControlHandler, ControlReply, ControlRequest, ControlService, HintSource, MAX_CONTROL_BODY,
 };
@@ -61,4 +57,6 @@ pub use pending_tools::{AllArrived, PendingTools};
 pub use reply_address::ReplyRules;
 pub use request::{Lookup, ToolRef};
 pub use service::{Drained, Service};
+pub use toolbus_bus as bus;
+pub use toolbus_bus::{Clock, lifecycle, milliseconds};
 pub use turns::{Turn, Turns};

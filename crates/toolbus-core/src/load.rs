@@ -187,8 +187,8 @@ impl Drop for LoadGuard {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Clock;
     use crate::caller::AgentName;
-    use crate::clock::Clock;
 
     fn ana() -> Caller {
         Caller::agent(AgentName::parse("ana").unwrap())

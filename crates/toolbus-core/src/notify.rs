@@ -16,9 +16,9 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::task::spawn_blocking;
 use toolbus_protocol::{Envelope, Random, ToolsChanged, header, message_type, topic};
 
+use crate::Clock;
 use crate::bus::{Bus, Outgoing, PublishError, Target};
 use crate::caller::{AgentName, Caller};
-use crate::clock::Clock;
 use crate::policy::{Catalogue, EffectiveTools, PolicyHandle};
 
 /// Changes within this time are notified together.

@@ -10,9 +10,9 @@ use toolbus_protocol::{
     ToolInvokeRequest, bounded, derived_message_id, header, topic,
 };
 
+use crate::Clock;
 use crate::bus::Delivery;
 use crate::caller::Caller;
-use crate::clock::Clock;
 use crate::deadline::TimeBudget;
 use crate::failure::{Cause, ToolFailure};
 use crate::reply_address::{Address, ReplyRules};

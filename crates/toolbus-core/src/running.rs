@@ -11,8 +11,8 @@ use lru::LruCache;
 use tokio_util::sync::CancellationToken;
 use toolbus_protocol::MAX_SHORT_STRING;
 
+use crate::Clock;
 use crate::caller::is_named;
-use crate::clock::Clock;
 
 /// Time for which a cancellation is remembered whose call is not there.
 const REMEMBERED_FOR: Duration = Duration::from_secs(10 * 60);

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 pub use toolbus_config::near_names;
 
-use crate::clock::Clock;
+use crate::Clock;
 
 /// Most names that are offered.
 pub const MAX_SUGGESTIONS: usize = 3;

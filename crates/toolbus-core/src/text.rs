@@ -2,12 +2,11 @@
 
 use std::borrow::Cow;
 
+pub use toolbus_bus::with_dates;
 use unicode_segmentation::GraphemeCursor;
 
 /// Longest part of what outsiders wrote that is repeated, in characters.
 const MAX_SHOWN: usize = 64;
-/// Digits of the seconds since 1970 that are taken for a date: those of 1973 and later.
-const MIN_DATE: usize = 9;
 
 /// Returns a text of outsiders as a log line or a reply may repeat it: at most 64 characters, escaped.
 #[must_use]
@@ -84,19 +83,6 @@ pub fn list<T: AsRef<str>>(names: &[T], max: usize) -> String {
     text
 }
 
-/// An error text with dates where TLS libraries write seconds since 1970 (`not valid after 1763852400`).
-#[must_use]
-pub fn with_dates(text: &str) -> String {
-    let mut before = "";
-    let words = text.split(' ').filter(|word| !word.starts_with("(UNIX)")).map(|word| {
-        let is_date = matches!(before, "time" | "after" | "before") && word.len() >= MIN_DATE;
-        before = word;
-        let date = is_date.then(|| word.parse().ok().and_then(|seconds| jiff::Timestamp::from_second(seconds).ok()));
-        date.flatten().map_or_else(|| word.to_owned(), |date| date.to_string())
-    });
-    words.collect::<Vec<_>>().join(" ")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -105,20 +91,6 @@ mod tests {
     fn what_is_shown_is_short_and_without_control_characters() {
         assert_eq!(shown("a\u{1b}[2J\n"), "a\\u{1b}[2J\\n");
         assert_eq!(shown(&"x".repeat(100)).chars().count(), MAX_SHOWN + 1);
-    }
-
-    #[test]
-    fn seconds_of_certificates_are_dates_and_other_numbers_stay() {
-        let said = "certificate expired: verification time 1763852400 (UNIX), but certificate is not valid after 1763766000 \
-                    (86400 seconds ago)";
-        assert_eq!(
-            with_dates(said),
-            "certificate expired: verification time 2025-11-22T23:00:00Z but certificate is not valid after \
-             2025-11-21T23:00:00Z (86400 seconds ago)"
-        );
-        for other in ["after 3 tries", "closed at 1763852400", "  two  spaces", ""] {
-            assert_eq!(with_dates(other), other);
-        }
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use parking_lot::Mutex;
 use std::time::{Duration, Instant};
 
-use crate::clock::Clock;
+use crate::Clock;
 
 /// Time between two lines of one kind, where they repeat.
 const PERIOD: Duration = Duration::from_secs(60);

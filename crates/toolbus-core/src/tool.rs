@@ -15,8 +15,8 @@ use sha2::{Digest, Sha256};
 use tokio_util::sync::CancellationToken;
 use toolbus_protocol::{ContentBlock, ToolInvokeResponse, TraceContext};
 
+use crate::Clock;
 use crate::caller::Caller;
-use crate::clock::Clock;
 pub use crate::failure::Effect;
 use crate::failure::{Cause, ToolFailure};
 use crate::progress::ProgressSink;

@@ -14,7 +14,7 @@ use parking_lot::Mutex;
 use serde_json::Value;
 use tokio::sync::oneshot;
 
-use crate::clock::Clock;
+use crate::Clock;
 use crate::failure::{self, Cause, ToolFailure};
 
 /// Data of others up to this size is worked on at once, in bytes.

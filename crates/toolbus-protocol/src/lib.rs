@@ -14,6 +14,7 @@
 //! * [`topic`], [`header`] and [`message_type`] hold the names.
 
 mod address;
+mod agent_name;
 mod code;
 mod envelope;
 pub mod header;
@@ -29,6 +30,7 @@ pub mod topic;
 mod trace;
 
 pub use address::ReplyTo;
+pub use agent_name::{AgentName, AgentNameError};
 pub use code::{Code, Outcome, UnknownCode};
 pub use envelope::Envelope;
 pub use ids::{Random, derived_message_id, new_message_id};

@@ -6,7 +6,7 @@ use lapin::uri::{AMQPScheme, AMQPUri};
 use lapin::{Error, ErrorKind};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
-use toolbus_core::text::with_dates;
+use toolbus_bus::with_dates;
 
 /// Longest wait for what listens somewhere to show what it is.
 const LOOK_TIME: Duration = Duration::from_secs(2);

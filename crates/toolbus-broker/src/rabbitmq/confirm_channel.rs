@@ -24,8 +24,7 @@ use lapin::{Channel, Confirmation, Error};
 use parking_lot::RwLock;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::MissedTickBehavior;
-use toolbus_core::Clock;
-use toolbus_core::bus::{PublishError, Routing};
+use toolbus_bus::{Clock, PublishError, Routing};
 use tracing::warn;
 
 use super::cause;

@@ -14,7 +14,7 @@ use lapin::{BasicProperties, Connection, ConnectionProperties, Event};
 use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
-use toolbus_core::lifecycle;
+use toolbus_bus::lifecycle;
 use toolbus_protocol::bounded;
 use tracing::field::Empty;
 use tracing::{Span, debug, error, info, warn};

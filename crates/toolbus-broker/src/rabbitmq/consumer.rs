@@ -5,7 +5,6 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
 use futures_util::StreamExt;
 use futures_util::future::BoxFuture;
 use lapin::options::{BasicAckOptions, BasicCancelOptions, BasicConsumeOptions, BasicNackOptions, BasicQosOptions};
@@ -14,15 +13,14 @@ use lapin::{Channel, Connection};
 use tokio::runtime::Handle;
 use tokio::sync::{Semaphore, mpsc};
 use tokio_util::sync::CancellationToken;
-use toolbus_core::Clock;
-use toolbus_core::bus::{Delivery, Ownership, Settle, Subscription};
+use toolbus_bus::{Clock, Delivery, Ownership, Settle, Subscription};
 use tracing::{debug, error, info, warn};
 
 use super::connection::{Backoff, ConnectionHandle, HEALTHY};
 use super::settings::Checked;
 use super::state::StateTracker;
 use super::topology::{self, Bindings, TopologyError};
-use super::{LOOK_TIME, cause, properties};
+use super::{LOOK_TIME, cause, properties, published_lapin};
 
 /// Longest wait for the broker to confirm that a consumer is cancelled.
 const CANCEL_TIME: Duration = Duration::from_secs(5);
@@ -188,7 +186,7 @@ impl Consumer {
         let mut opening = OpeningChannel { channel: Some(channel.clone()), runtime: Handle::current() };
         // Without a bound the client would buffer the whole queue.
         channel.basic_qos(window(&self.subscription), BasicQosOptions::default()).await.map_err(lost)?;
-        channel.set_max_body(self.subscription.max_body);
+        published_lapin::bound_bodies(&channel, self.subscription.max_body);
         let (options, arguments) = (BasicConsumeOptions::default(), FieldTable::default());
         let consumed = channel.basic_consume(queue.clone(), "".into(), options, arguments).await;
         let stream = consumed.map_err(|error| topology::refused_or_lost(&queue, &error))?;
@@ -198,6 +196,7 @@ impl Consumer {
             queue: self.subscription.queue.as_str().into(),
             runtime: Handle::current(),
             is_early: self.subscription.ownership == Ownership::Replies,
+            max_body: self.subscription.max_body,
             clock: self.settings.clock,
             lost: self.connection.ended().child_token(),
         };
@@ -288,13 +287,16 @@ struct ConsumerChannel {
     runtime: Handle,
     /// Whether deliveries are acknowledged when they are handed on.
     is_early: bool,
+    /// Largest body that is handed on, in bytes.
+    max_body: usize,
     clock: Clock,
     /// Cancelled once the channel has ended, or its connection.
     lost: CancellationToken,
 }
 
 impl ConsumerChannel {
-    fn delivery(self: &Arc<Self>, amqp: lapin::message::Delivery) -> Delivery {
+    fn delivery(self: &Arc<Self>, mut amqp: lapin::message::Delivery) -> Delivery {
+        let (body, size) = published_lapin::body_of(&mut amqp, self.max_body);
         let settle: Box<dyn Settle> = match self.is_early {
             true => Box::new(AlreadySettled),
             false => Box::new(Settler { channel: self.clone(), tag: amqp.delivery_tag, settled: false }),
@@ -303,8 +305,8 @@ impl ConsumerChannel {
             properties: properties::read(&amqp.properties).into(),
             // On a first delivery the header is the sender's own invention.
             earlier_deliveries: if amqp.redelivered { properties::earlier_deliveries(&amqp.properties) } else { 0 },
-            body: Bytes::from(amqp.data),
-            size: usize::try_from(amqp.size).unwrap_or(usize::MAX),
+            body,
+            size,
             queue: self.queue.clone(),
             routing_key: amqp.routing_key.as_str().into(),
             redelivered: amqp.redelivered,

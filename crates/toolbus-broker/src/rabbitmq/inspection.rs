@@ -15,7 +15,7 @@ use lapin::options::{
 use lapin::types::{AMQPValue, FieldTable, ShortString};
 use lapin::uri::AMQPUri;
 use lapin::{BasicProperties, Channel, Confirmation, Connection, Error, ExchangeKind};
-use toolbus_core::bus::{Ownership, Subscription};
+use toolbus_bus::{Ownership, Subscription};
 
 use super::cause::{self, ACCESS_REFUSED, NOT_FOUND, PRECONDITION_FAILED};
 use super::once::{self, ConnectError, Product};

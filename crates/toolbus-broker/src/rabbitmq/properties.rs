@@ -2,7 +2,7 @@
 
 use lapin::BasicProperties;
 use lapin::types::{AMQPValue, FieldTable, LongString, ShortString};
-use toolbus_core::bus::PublishError;
+use toolbus_bus::PublishError;
 use toolbus_protocol::{Properties, header};
 
 /// AMQP's mark of a message that survives a restart of the broker.
@@ -126,7 +126,7 @@ fn lossy(text: &LongString) -> String {
 mod tests {
     use lapin::BasicProperties;
     use lapin::types::{AMQPValue, FieldTable};
-    use toolbus_core::bus::PublishError;
+    use toolbus_bus::PublishError;
     use toolbus_protocol::Properties;
     use toolbus_testing::mutation::check_inputs;
 

@@ -6,7 +6,7 @@ use lapin::types::ShortString;
 use lapin::{Channel, Confirmation};
 use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::{Semaphore, watch};
-use toolbus_core::bus::{BusState, Outgoing, PublishError, Routing, Target};
+use toolbus_bus::{BusState, Outgoing, PublishError, Routing, Target};
 
 use super::cause;
 use super::confirm_channel::{Prepared, PublishFailure, SharedChannel, open};
@@ -66,7 +66,7 @@ impl Publisher {
         }
     }
 
-    /// See [`toolbus_core::bus::Bus::publish`].
+    /// See [`toolbus_bus::Bus::publish`].
     pub(super) async fn publish(&self, message: &Outgoing) -> Result<Routing, PublishError> {
         let prepared = self.prepare(message)?;
         self.wait_while_blocked().await?;
@@ -85,7 +85,7 @@ impl Publisher {
         published
     }
 
-    /// See [`toolbus_core::bus::Bus::refusal`].
+    /// See [`toolbus_bus::Bus::refusal`].
     pub(super) async fn refusal(&self, target: &Target) -> Option<String> {
         let (exchange, address) = self.routing(target);
         self.questions.refusal(&exchange, &properties::short("address", address).ok()?).await
@@ -213,8 +213,8 @@ mod tests {
     use bytes::Bytes;
     use lapin::options::{QueueDeclareOptions, QueuePurgeOptions};
     use lapin::types::{AMQPValue, FieldTable};
-    use toolbus_core::Clock;
-    use toolbus_core::bus::Bus as _;
+    use toolbus_bus::Bus as _;
+    use toolbus_bus::Clock;
     use toolbus_protocol::Properties;
     use toolbus_testing::rabbit::RabbitNode;
 

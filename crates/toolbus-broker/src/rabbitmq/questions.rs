@@ -20,7 +20,7 @@ use tokio_util::task::TaskTracker;
 use super::connection::{ConnectionHandle, ConnectionSupervisor};
 use super::settings::Checked;
 use super::state::{ConnectionKind, StateTracker};
-use super::{cause, topology};
+use super::{cause, published_lapin, topology};
 
 /// Questions under way at a time; further ones wait for one of them.
 const MAX_QUESTIONS: usize = 16;
@@ -237,5 +237,5 @@ pub(super) async fn attempt(channel: &Channel, exchange: ShortString, address: S
     drop(channel.basic_publish(exchange, address, options, &[], BasicProperties::default()).await?);
     let taken_back = channel.tx_rollback().await;
     // The broker may have closed the channel over the message before this asked for more.
-    taken_back.map_err(|error| channel.status().error().unwrap_or(error))
+    taken_back.map_err(|error| published_lapin::error_of(channel).unwrap_or(error))
 }

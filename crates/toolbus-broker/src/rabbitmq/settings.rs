@@ -9,7 +9,7 @@ use lapin::types::ShortString;
 use lapin::uri::{AMQPScheme, AMQPUri};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use toolbus_core::Clock;
+use toolbus_bus::Clock;
 
 use super::thread::ConnectionThread;
 use super::url::{AmqpUrl, AmqpUrlError};

@@ -4,7 +4,7 @@ use std::fmt;
 
 use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::watch;
-use toolbus_core::bus::BusState;
+use toolbus_bus::BusState;
 
 /// Longest reason, in characters: what brokers and proxies send is theirs to choose.
 const MAX_REASON: usize = 400;

@@ -11,7 +11,7 @@ use lapin::options::{
 };
 use lapin::types::{AMQPValue, FieldTable, ShortString};
 use lapin::{Channel, Connection, Error, ExchangeKind, Queue};
-use toolbus_core::bus::{Ownership, Subscription};
+use toolbus_bus::{Ownership, Subscription};
 use tracing::{debug, warn};
 
 use super::cause::{self, ACCESS_REFUSED, NOT_FOUND, PRECONDITION_FAILED, RESOURCE_LOCKED};

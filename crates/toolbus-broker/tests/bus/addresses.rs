@@ -8,7 +8,7 @@ use futures_util::future::join_all;
 use lapin::options::{BasicConsumeOptions, BasicPublishOptions, QueueDeclareOptions, QueuePurgeOptions};
 use lapin::types::{AMQPValue, FieldTable};
 use lapin::{BasicProperties, Connection, ConnectionProperties};
-use toolbus_core::bus::{Bus, PublishError, Routing};
+use toolbus_bus::{Bus, PublishError, Routing};
 
 use crate::fixture::{consume, message, node, rabbitmq, receive, take, text, to_queue, to_topic, unique};
 
@@ -126,7 +126,7 @@ async fn a_body_of_many_frames_arrives_whole() {
     let bus = rabbitmq().await;
     let queue = unique("large");
     let mut deliveries = consume(&bus, &queue, &["t"]).await;
-    let mut large = message(toolbus_core::bus::Target::Queue(queue), "");
+    let mut large = message(toolbus_bus::Target::Queue(queue), "");
     large.body = Bytes::from("0123456789abcdef".repeat(64 * 1024));
     bus.publish(&large).await.unwrap();
     let arrived = receive(&mut deliveries).await;

@@ -8,8 +8,7 @@ use lapin::options::{BasicPublishOptions, QueueDeclareOptions};
 use lapin::types::FieldTable;
 use lapin::{BasicProperties, Channel, Connection, ConnectionProperties, Error, ErrorKind};
 use toolbus_broker::rabbitmq::RabbitMq;
-use toolbus_core::Clock;
-use toolbus_core::bus::{Bus, Routing};
+use toolbus_bus::{Bus, Clock, Routing};
 use toolbus_testing::patience::eventually;
 
 use crate::fixture::{consume, node, rabbitmq, ready, settings, subscription, take, to_queue, to_topic, unique};

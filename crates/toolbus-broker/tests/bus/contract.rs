@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use toolbus_core::bus::{Bus, Ownership, PublishError, Routing, Subscription, Target};
+use toolbus_bus::{Bus, Ownership, PublishError, Routing, Subscription, Target};
 use toolbus_protocol::Properties;
 
 use crate::fixture::{

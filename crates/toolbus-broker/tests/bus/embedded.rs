@@ -1,7 +1,7 @@
 //! The contract, for the bus in memory.
 
 use toolbus_broker::embedded::Embedded;
-use toolbus_core::bus::{Bus, Ownership, Routing, Subscription};
+use toolbus_bus::{Bus, Ownership, Routing, Subscription};
 
 use crate::contract;
 use crate::fixture::{subscription, to_queue, to_topic, unique};

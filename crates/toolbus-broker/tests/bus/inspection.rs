@@ -4,7 +4,7 @@ use lapin::options::{ExchangeDeclareOptions, QueueDeclareOptions};
 use lapin::types::FieldTable;
 use lapin::{Connection, ConnectionProperties, ExchangeKind};
 use toolbus_broker::rabbitmq::{Answer, ConnectError, Inspection, RabbitMq, RabbitMqSettings, inspect};
-use toolbus_core::bus::{Bus as _, Ownership, Subscription};
+use toolbus_bus::{Bus as _, Ownership, Subscription};
 
 use crate::fixture::{consume, node, settings, settings_with_ca, subscription, unique};
 

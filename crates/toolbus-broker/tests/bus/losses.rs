@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tokio::sync::{Mutex, MutexGuard, OnceCell};
 use toolbus_broker::rabbitmq::{RabbitMq, RabbitMqSettings};
-use toolbus_core::bus::{Bus, BusState, Outgoing, Ownership, Routing, Subscription, Target};
+use toolbus_bus::{Bus, BusState, Outgoing, Ownership, Routing, Subscription, Target};
 use toolbus_testing::patience::{PATIENCE, eventually};
 use toolbus_testing::proxy::Proxy;
 use toolbus_testing::rabbit::RabbitNode;
@@ -32,7 +32,7 @@ async fn behind_a_proxy() -> (Proxy, RabbitMq) {
     (proxy, start(url + "?heartbeat=1").await)
 }
 
-async fn still_works(bus: &dyn Bus, deliveries: &mut tokio::sync::mpsc::Receiver<toolbus_core::bus::Delivery>) {
+async fn still_works(bus: &dyn Bus, deliveries: &mut tokio::sync::mpsc::Receiver<toolbus_bus::Delivery>) {
     ready(bus).await;
     let body = unique("message");
     deliver(bus, &to_topic("t", &body)).await;
@@ -328,7 +328,7 @@ async fn closing_while_the_broker_is_away_ends_at_once() {
     let mut deliveries = bus.consume(subscription(&unique("never"), &["t"]));
     let message = to_topic("t", "never");
     let (published, ()) = tokio::join!(bus.publish(&message), bus.close());
-    assert_eq!(published, Err(toolbus_core::bus::PublishError::Closed));
+    assert_eq!(published, Err(toolbus_bus::PublishError::Closed));
     assert!(deliveries.recv().await.is_none());
     assert_eq!(bus.state().borrow().consumers.iter().filter(|it| it.1).count(), 0, "{:?}", BusState::default());
 }

@@ -1,7 +1,7 @@
 //! Users that may do less than everything.
 
 use toolbus_broker::rabbitmq::{RabbitMq, RabbitMqSettings};
-use toolbus_core::bus::{Bus, PublishError, Routing, Target};
+use toolbus_bus::{Bus, PublishError, Routing, Target};
 use toolbus_testing::log::LogCapture;
 use toolbus_testing::patience::eventually;
 

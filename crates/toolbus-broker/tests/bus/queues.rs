@@ -1,7 +1,7 @@
 //! Declaration of queues on RabbitMQ, and what happens when they exist already.
 
 use toolbus_broker::rabbitmq::{QueueType, RabbitMq, RabbitMqSettings};
-use toolbus_core::bus::{Bus, Ownership, Subscription};
+use toolbus_bus::{Bus, Ownership, Subscription};
 use toolbus_testing::patience::eventually;
 
 use crate::fixture::{
@@ -141,7 +141,7 @@ async fn a_queue_for_short_lived_messages_is_classic_and_is_used_as_it_is_where_
     for (queue, kind) in [(&fresh, "classic"), (&older, "quorum")] {
         let short_lived = Subscription { ownership: Ownership::ShortLived, ..subscription(queue, &[queue]) };
         let mut deliveries = bus.consume(short_lived);
-        until(&bus, "readiness", toolbus_core::bus::BusState::is_ready).await;
+        until(&bus, "readiness", toolbus_bus::BusState::is_ready).await;
         deliver(&bus, &to_topic(queue, "hello")).await;
         assert_eq!(take(&mut deliveries).await, "hello");
         let line = listed(&QUEUES, queue).await;
@@ -157,7 +157,7 @@ async fn the_queue_of_a_replica_is_exclusive_and_ends_with_its_connection() {
     let queue = unique("replica");
     let replica = Subscription { ownership: Ownership::Replica, ..subscription(&queue, &["t"]) };
     let mut deliveries = bus.consume(replica);
-    until(&bus, "readiness", toolbus_core::bus::BusState::is_ready).await;
+    until(&bus, "readiness", toolbus_bus::BusState::is_ready).await;
     deliver(&bus, &to_topic("t", "hello")).await;
     assert_eq!(take(&mut deliveries).await, "hello");
     let line = listed(&QUEUES, &queue).await;

@@ -1,6 +1,6 @@
 //! The contract, for RabbitMQ with quorum queues.
 
-use toolbus_core::bus::{Bus, Subscription};
+use toolbus_bus::{Bus, Subscription};
 
 use crate::contract;
 use crate::fixture::{consume_existing, deliver, rabbitmq, ready, receive, subscription, take, to_queue, unique};

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use toolbus_broker::rabbitmq::{QueueType, RabbitMq, RabbitMqSettings};
-use toolbus_core::Clock;
-use toolbus_core::bus::Bus;
+use toolbus_bus::Bus;
+use toolbus_bus::Clock;
 
 use crate::fixture::{consume, node, settings, take, to_topic, unique};
 

@@ -5,7 +5,7 @@
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpListener;
 use toolbus_broker::rabbitmq::RabbitMq;
-use toolbus_core::bus::Bus;
+use toolbus_bus::Bus;
 use toolbus_testing::tls::{AUTHORITY, write_authority};
 
 use crate::fixture::{consume, node, settings, settings_with_ca, take, to_topic, unique, until};

@@ -5,7 +5,7 @@ use lapin::options::{BasicPublishOptions, QueueDeclareOptions};
 use lapin::types::{AMQPValue, FieldTable};
 use lapin::{BasicProperties, Connection, ConnectionProperties};
 use toolbus_broker::rabbitmq::{QueueType, RabbitMq};
-use toolbus_core::bus::{Bus as _, Outgoing, PublishError};
+use toolbus_bus::{Bus as _, Outgoing, PublishError};
 use toolbus_testing::rabbit::RabbitNode;
 
 use crate::fixture::{

@@ -9,8 +9,8 @@ use futures_util::future::BoxFuture;
 use toolbus_protocol::{Envelope, ParseError};
 
 use super::MAX_CONTROL_BODY;
+use crate::Clock;
 use crate::caller::Caller;
-use crate::clock::Clock;
 use crate::deadline::{Budgets, TimeBudget, inner};
 use crate::reply_address::Address;
 use crate::turns::{SMALL, Turn};

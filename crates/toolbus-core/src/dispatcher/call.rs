@@ -12,8 +12,8 @@ use tokio_util::sync::CancellationToken;
 use toolbus_protocol::{Envelope, Outcome, TraceContext, header};
 
 use super::{Abort, InnerCall, InnerOrigin, Parts};
+use crate::Clock;
 use crate::bus::{Delivery, Settle};
-use crate::clock::Clock;
 use crate::deadline::{Budgets, TimeBudget};
 use crate::failure::{Cause, ToolFailure, Verdict};
 use crate::gates::find;

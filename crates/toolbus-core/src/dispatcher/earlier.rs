@@ -10,7 +10,7 @@ use tokio_util::sync::CancellationToken;
 use super::call::Call;
 use super::given_up_while_it_ran;
 use super::replying::ReplyBuilder;
-use crate::clock::Clock;
+use crate::Clock;
 use crate::deadline::Budgets;
 use crate::failure::{Cause, ToolFailure};
 use crate::gates::permit::Permits;

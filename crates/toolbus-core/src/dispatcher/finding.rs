@@ -6,8 +6,8 @@ use tokio_util::sync::CancellationToken;
 
 use super::Abort;
 use super::call::Call;
+use crate::Clock;
 use crate::caller::Caller;
-use crate::clock::Clock;
 use crate::deadline;
 use crate::failure::Cause;
 use crate::gates::permit::Permits;

@@ -6,7 +6,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::call::Call;
 use super::log::{Log, LoggedCall};
-use crate::clock::Clock;
+use crate::Clock;
 use crate::failure::{Cause, ToolFailure};
 use crate::policy::PolicyHandle;
 use crate::reply::{Reply, ReplyContext};

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
-use crate::clock::Clock;
+use crate::Clock;
 use crate::failure::{Cause, ToolFailure};
 use crate::tool::ToolDescriptor;
 

@@ -16,7 +16,7 @@ use jsonschema::json::{self, Array, Json, NodeIdentity, Object, SerdeJson};
 use jsonschema::types::JsonType;
 use serde_json::{Map, Number, Value, map};
 
-use crate::clock::Clock;
+use crate::Clock;
 use crate::ecma_pattern::{MAX_BACKTRACKED, MAX_BACKTRACKS};
 
 /// Bytes of text that cost a step.

@@ -78,7 +78,7 @@ impl Pace {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::clock::Clock;
+    use crate::Clock;
 
     fn noted(pace: &mut Pace, times: &[u64], now: Instant) {
         times.iter().for_each(|seconds| pace.note(Duration::from_secs(*seconds), now));

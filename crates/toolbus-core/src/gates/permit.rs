@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::oneshot;
 
-use crate::clock::Clock;
+use crate::Clock;
 use crate::failure::{Cause, ToolFailure};
 use crate::gates::pace::Pace;
 use crate::load::{Load, LoadGuard};

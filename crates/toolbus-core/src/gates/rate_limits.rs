@@ -122,7 +122,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::clock::Clock;
+    use crate::Clock;
 
     const MS: Duration = Duration::from_millis(1);
     const NS: Duration = Duration::from_nanos(1);

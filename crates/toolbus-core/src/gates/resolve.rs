@@ -1,7 +1,7 @@
 //! Step 4: the tool that a caller means, of those that it may use.
 
+use crate::Clock;
 use crate::caller::Caller;
-use crate::clock::Clock;
 use crate::failure::{Cause, ToolFailure};
 use crate::policy::{AllowedTool, EffectiveTools};
 use crate::request::{Lookup, ToolRef};

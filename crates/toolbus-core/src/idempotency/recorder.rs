@@ -12,7 +12,7 @@ use toolbus_protocol::{Outcome, Random};
 
 use super::key::{CallIdentity, IdentityKind, RequestIdentity};
 use super::ledger::{Begin, Begun, Finished, Ledger, LedgerEntry, LedgerSettings, LedgerUsage, RequestKey, RunToken};
-use crate::clock::Clock;
+use crate::Clock;
 use crate::deadline;
 use crate::failure::{Cause, ToolFailure};
 use crate::reply::{Reply, stored};

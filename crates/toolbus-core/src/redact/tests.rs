@@ -6,7 +6,7 @@ use toolbus_protocol::ContentBlock;
 
 use super::forms::forms;
 use super::{Known, MAX_OUTDATED, MAX_OUTDATED_BYTES, Obstacle, Redactor, obstacle};
-use crate::clock::Clock;
+use crate::Clock;
 use crate::failure::{Cause, ToolFailure};
 use crate::results::SplitRule;
 use crate::secret::Secret;

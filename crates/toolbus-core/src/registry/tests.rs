@@ -9,7 +9,7 @@ use std::thread;
 use toolbus_protocol::llm_name;
 
 use super::{Clash, Rank, Registry, RegistryError};
-use crate::clock::Clock;
+use crate::Clock;
 use crate::quarantine::{Claim, DefinitionCheck, Quarantine};
 use crate::tool::{Tool, ToolCall, ToolDescriptor, ToolOutput};
 

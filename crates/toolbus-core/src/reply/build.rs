@@ -12,12 +12,12 @@ use toolbus_protocol::{
 };
 
 use crate::caller::{AgentName, Caller};
-use crate::clock::{Clock, milliseconds};
 use crate::failure::{Cause, Status, ToolFailure, Verdict};
 use crate::request::{Dialect, Request};
 use crate::telemetry::CallEnd;
 use crate::text::shortened;
 use crate::tool::{Program, ToolOutput};
+use crate::{Clock, milliseconds};
 
 /// Largest body of a reply, in bytes: what a broker accepts by default, less room for its own framing.
 pub(crate) const MAX_REPLY: usize = 16 * 1024 * 1024 - 64 * 1024;

@@ -14,8 +14,8 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::time::Instant;
 use toolbus_protocol::{Properties, bounded, header};
 
+use crate::Clock;
 use crate::bus::{Bus, Outgoing, PublishError, Routing, Target};
-use crate::clock::Clock;
 use crate::reply::Reply;
 use crate::reply_address::{Address, AddressRefused, ReplyRules};
 use crate::telemetry::DeadReason;

@@ -9,8 +9,8 @@ use toolbus_protocol::Properties;
 
 use super::build::Reply;
 use super::deliver::{DEAD_LETTER_TIME, DeadLetter, DeadLettered, NotDelivered, Replies};
+use crate::Clock;
 use crate::bus::Delivery;
-use crate::clock::Clock;
 use crate::reply_address::{Address, AddressRefused, ReplyRules};
 use crate::telemetry::{DeadReason, Telemetry};
 use crate::text::shown;

@@ -8,7 +8,7 @@ use tokio::time::{sleep_until, timeout};
 
 use super::instance::{AnyInstance, Panic, Started, contained};
 use super::session::{Id, SessionPhase, SetState, ToolSetSession};
-use crate::clock::Clock;
+use crate::Clock;
 use crate::failure::{Cause, ToolFailure, text_of_panic};
 use crate::text::shown;
 

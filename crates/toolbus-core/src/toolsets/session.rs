@@ -11,8 +11,8 @@ use tokio_util::task::TaskTracker;
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
 use super::instance::{AnyFactory, AnyInstance, SessionKey};
+use crate::Clock;
 use crate::caller::Caller;
-use crate::clock::Clock;
 use crate::failure::{Cause, ToolFailure};
 
 /// Phase of a session.

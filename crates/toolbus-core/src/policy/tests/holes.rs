@@ -1,7 +1,7 @@
 //! Mistakes that other systems are known to make.
 
 use super::*;
-use crate::clock::Clock;
+use crate::Clock;
 use crate::gates::rate::{Rate, RateRule, RateRules};
 
 #[test]

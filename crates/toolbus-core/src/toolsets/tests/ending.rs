@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use super::fixture::{Goes, World, caller, pass, until};
-use crate::clock::Clock;
+use crate::Clock;
 use crate::failure::Cause;
 use crate::toolsets::SessionSets;
 

@@ -9,8 +9,8 @@ use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
+use crate::Clock;
 use crate::caller::{AgentName, Caller};
-use crate::clock::Clock;
 use crate::failure::{Cause, ToolFailure};
 use crate::tool::{Executor, Membership, Tool, ToolCall, ToolDescriptor, ToolOutput};
 use crate::toolsets::{Instance, SessionFactory, SessionKey, SessionLimits, SessionSet};

@@ -1,4 +1,8 @@
-//! The bus as the dispatcher sees it: deliveries in, messages out, every delivery settled.
+#![doc = include_str!("../README.md")]
+
+mod clock;
+mod dates;
+pub mod lifecycle;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -10,6 +14,9 @@ use futures_util::future::BoxFuture;
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 use toolbus_protocol::Properties;
+
+pub use clock::{Clock, milliseconds};
+pub use dates::with_dates;
 
 /// A message broker with a topic exchange, a default exchange and dead-letter queues, as `docs/wire.md` describes it.
 pub trait Bus: Send + Sync + 'static {

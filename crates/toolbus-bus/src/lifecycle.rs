@@ -2,8 +2,8 @@
 //! connection to the broker, the drain.
 //!
 //! They are `tracing` spans with the target [`TARGET`]. `toolbus-telemetry` exports them, the log leaves them out, and
-//! without a collector they are disabled. The spans of a call are recorded through
-//! [`telemetry`](crate::telemetry) instead. Names and attributes are listed in `docs/telemetry.md`.
+//! without a collector they are disabled. The spans of a call are recorded through the `telemetry` of
+//! `toolbus-core` instead. Names and attributes are listed in `docs/telemetry.md`.
 //!
 //! A span is entered (`instrument`) only around code whose libraries start no tasks: `rmcp` and `lapin` keep the current
 //! span for tasks that last as long as a connection, and the span would last as long. Otherwise it is held, and ends when
