@@ -10,9 +10,7 @@ use parking_lot::Mutex;
 use serde::Serialize;
 use serde_json::{Map, Value};
 use tokio::sync::watch;
-use toolbus_core::Clock;
-use toolbus_core::bus::{Bus, BusState, Outgoing, PublishError, Routing, Target};
-use toolbus_core::progress::ProgressSink;
+use toolbus_bus::{Bus, BusState, Clock, Outgoing, PublishError, Routing, Target};
 use toolbus_protocol::{
     Envelope, Properties, ToolError, ToolInvokeRequest, ToolInvokeResponse, TraceContext, header, message_type,
     new_message_id, topic,
@@ -38,7 +36,6 @@ pub struct Client {
     sender: Sender,
     /// Topics that took a message: requests to these share a channel, many at a time.
     proven: Mutex<LruCache<String, ()>>,
-    pub(crate) clock: Clock,
 }
 
 /// A publish that has no good end yet. Dropped, also half-way, it has its topic prove itself again.
@@ -103,12 +100,12 @@ impl Client {
             news: heard,
             sender: Sender::default(),
             proven: Mutex::new(LruCache::new(MAX_PROVEN)),
-            clock: Clock::SYSTEM,
         }
     }
 
-    /// Where the daemons that take the calls are asked what others are asked on `control`.
-    pub(crate) fn control(&self, control: &str) -> String {
+    /// Topic on which the daemons that take the calls are asked what others are asked on `control`.
+    #[must_use]
+    pub fn control(&self, control: &str) -> String {
         topic::control_of(control, &self.topic).unwrap_or_else(|| control.to_owned())
     }
 
@@ -118,7 +115,9 @@ impl Client {
         Self { sender, ..self }
     }
 
-    pub(crate) fn sign(&self, request: SignedRequest) -> SignedRequest {
+    /// Says in a request who calls.
+    #[must_use]
+    pub fn sign(&self, request: SignedRequest) -> SignedRequest {
         self.sender.sign(request)
     }
 
@@ -212,7 +211,7 @@ impl Client {
             message_type: message_type.to_owned(),
             correlation_id: new_message_id(),
             reply_to: self.reply_to.clone(),
-            timestamp: Some(self.clock.since_epoch().as_secs()),
+            timestamp: Some(Clock::SYSTEM.since_epoch().as_secs()),
             source: Some(SOURCE.to_owned()),
             ..Envelope::default()
         }
@@ -233,7 +232,7 @@ impl Client {
     ///
     /// If the request could not be published, or no reply came in time.
     pub async fn exchange(&self, request: &SignedRequest, patience: Duration) -> Result<Received, ClientError> {
-        let mut expected = self.expect(request, None);
+        let mut expected = self.expect(request, Expectation::default());
         let exchange = async {
             self.publish(request).await?;
             expected.received().await
@@ -241,14 +240,9 @@ impl Client {
         tokio::time::timeout(patience, exchange).await.unwrap_or(Err(ClientError::NoReply(patience)))
     }
 
-    /// Registers interest in the reply to a request that is about to be published, and in the progress reports before it.
+    /// Registers interest in what follows a request that is about to be published.
     #[must_use]
-    pub fn expect(&self, request: &SignedRequest, progress: Option<ProgressSink>) -> Expected {
-        self.expect_as(request, Expectation { progress, ..Expectation::default() })
-    }
-
-    /// The same for replies of one sender, or for several.
-    pub(crate) fn expect_as(&self, request: &SignedRequest, expectation: Expectation) -> Expected {
+    pub fn expect(&self, request: &SignedRequest, expectation: Expectation) -> Expected {
         self.pending.expect(request.properties.correlation_id.clone().unwrap_or_default(), expectation)
     }
 
@@ -275,8 +269,9 @@ impl Client {
         }
     }
 
-    /// A request as the bus takes it, and the bus.
-    pub(crate) fn outgoing(&self, request: &SignedRequest) -> (Arc<dyn Bus>, Outgoing) {
+    /// A request as the bus takes it, and the bus: for what is published when the client is gone.
+    #[must_use]
+    pub fn outgoing(&self, request: &SignedRequest) -> (Arc<dyn Bus>, Outgoing) {
         let message = Outgoing {
             target: Target::Topic(request.topic.clone()),
             mandatory: true,
@@ -323,7 +318,7 @@ mod tests {
     use futures_util::future::BoxFuture;
     use tokio::sync::mpsc;
     use toolbus_broker::embedded::Embedded;
-    use toolbus_core::bus::{Delivery, Subscription};
+    use toolbus_bus::{Delivery, Subscription};
 
     use super::*;
 

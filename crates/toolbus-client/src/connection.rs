@@ -4,10 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use toolbus_broker::rabbitmq::{AmqpUrl, QueueType, RabbitMq, RabbitMqSettings, SettingsError, Tls};
-use toolbus_core::Clock;
-use toolbus_core::bus::Bus;
-use toolbus_core::caller::AgentName;
-use toolbus_protocol::topic;
+use toolbus_bus::{Bus, Clock};
+use toolbus_protocol::{AgentName, topic};
 
 use crate::{Client, ClientError, Inbox, Sender};
 

@@ -9,14 +9,13 @@ use bytes::Bytes;
 use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{mpsc, watch};
-use toolbus_core::bus::{Bus, Delivery, Ownership, PublishError, Subscription};
-use toolbus_core::caller::{AgentName, Identity};
-use toolbus_core::progress::{Progress, ProgressSink};
-use toolbus_core::text::shown;
-use toolbus_protocol::{Envelope, Properties, ToolError, ToolProgress, header, message_type, new_message_id};
+use toolbus_bus::{Bus, Delivery, Ownership, PublishError, Subscription};
+use toolbus_protocol::{Properties, ToolError, ToolProgress, message_type, new_message_id};
 
 /// Unacknowledged deliveries of one client.
 const PREFETCH: u16 = 64;
+/// Progress reports that wait to be read; further ones are dropped, because a later one tells more.
+const REPORTS: usize = 16;
 
 /// A message as it came.
 #[derive(Debug, Clone)]
@@ -51,22 +50,6 @@ pub enum ClientError {
     /// The broker could not be reached in time.
     #[error("the broker could not be reached within {0:.1?}{1}")]
     Unreachable(Duration, String),
-    /// No program takes the requests of a provider.
-    #[error("no queue takes topic `{topic}`: is the program running, as the agent `{provider}`?")]
-    NoProvider {
-        /// The topic.
-        topic: String,
-        /// The provider.
-        provider: AgentName,
-    },
-    /// Another sender replied in the place of a provider.
-    #[error("a reply came from {sender}, which is not the agent `{provider}`, and does not count: see `identity`")]
-    OtherSender {
-        /// The sender, as the message names it.
-        sender: String,
-        /// The provider.
-        provider: AgentName,
-    },
     /// No reply came in time.
     #[error("no answer came within {0:.1?}")]
     NoReply(Duration),
@@ -190,41 +173,27 @@ struct PendingCall {
     replies: mpsc::Sender<Delivery>,
     /// Replies that are still taken.
     left: usize,
-    from: Option<ReplySender>,
-    /// The last sender whose reply did not count.
-    other: Option<String>,
-    progress: Option<ProgressSink>,
+    from: Option<SenderCheck>,
+    /// Properties of the last reply that did not count.
+    other: Option<Arc<Properties>>,
+    progress: Option<ProgressHandler>,
 }
 
-/// Reply that is waited for.
-pub(crate) struct Expectation {
-    /// Where progress is reported.
-    pub(crate) progress: Option<ProgressSink>,
+/// Receives the progress reports of a call. It is called where messages are received, and must not wait.
+pub type ProgressHandler = Arc<dyn Fn(ToolProgress) + Send + Sync>;
+
+/// Whether messages with these properties count: whether they come from the sender of whom something is expected.
+pub type SenderCheck = Arc<dyn Fn(&Properties) -> bool + Send + Sync>;
+
+/// Messages that are expected after a request.
+#[derive(Clone)]
+pub struct Expectation {
+    /// Receives progress reports; absent: they are dropped.
+    pub progress: Option<ProgressHandler>,
     /// The sender whose replies and reports count; absent: any.
-    pub(crate) from: Option<ReplySender>,
+    pub from: Option<SenderCheck>,
     /// Replies that are taken, at least 1.
-    pub(crate) replies: usize,
-}
-
-/// The one sender whose messages about a call count.
-#[derive(Debug, Clone)]
-pub(crate) enum ReplySender {
-    /// The program of this `rb-source`, empty if it has none.
-    Source(Arc<str>),
-    /// The agent, as this daemon knows its callers.
-    Agent(AgentName, Arc<Identity>),
-}
-
-impl ReplySender {
-    fn has_sent(&self, properties: &Properties) -> bool {
-        match self {
-            Self::Source(source) => **source == *properties.header(header::SOURCE).unwrap_or_default(),
-            Self::Agent(agent, identity) => {
-                let sender = identity.sender(properties.user_id.as_deref(), &Envelope::read(properties));
-                sender.as_ref() == Some(agent)
-            }
-        }
-    }
+    pub replies: usize,
 }
 
 /// A reply that is waited for as long as this is held.
@@ -243,6 +212,16 @@ impl Default for Expectation {
     }
 }
 
+impl Expectation {
+    /// One reply, and where the progress reports before it come out. Some wait to be read, and further ones are dropped.
+    #[must_use]
+    pub fn with_progress() -> (Self, mpsc::Receiver<ToolProgress>) {
+        let (sender, reports) = mpsc::channel(REPORTS);
+        let progress: ProgressHandler = Arc::new(move |report| drop(sender.try_send(report)));
+        (Self { progress: Some(progress), ..Self::default() }, reports)
+    }
+}
+
 impl Pending {
     pub(crate) fn expect(self: &Arc<Self>, correlation: String, expectation: Expectation) -> Expected {
         let Expectation { progress, from, replies: left } = expectation;
@@ -257,8 +236,8 @@ impl Pending {
         let correlation = correlation(&properties, &delivery.body);
         let mut calls = self.lock();
         let Some(call) = calls.get_mut(&*correlation) else { return Some(delivery) };
-        if call.from.as_ref().is_some_and(|from| !from.has_sent(&properties)) {
-            call.other = Some(sender(&properties));
+        if call.from.as_ref().is_some_and(|from| !from(&properties)) {
+            call.other = Some(properties);
             return Some(delivery);
         }
         call.left = call.left.saturating_sub(1);
@@ -272,24 +251,17 @@ impl Pending {
     /// Hands a progress report to the call that waits.
     pub(crate) fn report(&self, delivery: &Delivery) {
         let correlation = delivery.properties.correlation_id.as_deref().unwrap_or_default();
-        let wants = |call: &&PendingCall| call.from.as_ref().is_none_or(|from| from.has_sent(&delivery.properties));
-        let sink = self.lock().get(correlation).filter(wants).and_then(|call| call.progress.clone());
-        let report = sink.and_then(|sink| Some((sink, serde_json::from_slice::<ToolProgress>(&delivery.body).ok()?)));
-        if let Some((sink, ToolProgress { progress, total, message, .. })) = report {
-            sink.report(Progress { progress, total, message });
+        let wants = |call: &&PendingCall| call.from.as_ref().is_none_or(|from| from(&delivery.properties));
+        let handler = self.lock().get(correlation).filter(wants).and_then(|call| call.progress.clone());
+        if let Some(handler) = handler
+            && let Ok(report) = serde_json::from_slice(&delivery.body)
+        {
+            handler(report);
         }
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<String, PendingCall>> {
         self.0.lock()
-    }
-}
-
-/// The sender of a message, for an operator.
-fn sender(properties: &Properties) -> String {
-    match (properties.user_id.as_deref(), properties.header(header::SOURCE)) {
-        (Some(login), _) => format!("the login `{}`", shown(login)),
-        (None, source) => format!("`{}` without a verified login", shown(source.unwrap_or("unknown"))),
     }
 }
 
@@ -311,8 +283,9 @@ fn correlation<'a>(properties: &'a Properties, body: &[u8]) -> Cow<'a, str> {
 }
 
 impl Expected {
-    /// The last sender whose reply did not count.
-    pub(crate) fn other_sender(&self) -> Option<String> {
+    /// Properties of the last reply that did not count, because it came from another sender.
+    #[must_use]
+    pub fn other_reply(&self) -> Option<Arc<Properties>> {
         self.pending.lock().get(&self.correlation)?.other.clone()
     }
 
@@ -341,26 +314,5 @@ impl Expected {
 impl Drop for Expected {
     fn drop(&mut self) {
         self.pending.lock().remove(&self.correlation);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use toolbus_core::caller::IdentitySource;
-
-    use super::*;
-
-    #[test]
-    fn an_agent_is_known_by_its_login_where_the_broker_verifies_callers() {
-        let lab = AgentName::parse("lab").unwrap();
-        let sender = |source| ReplySender::Agent(lab.clone(), Arc::new(Identity { source, ..Identity::default() }));
-        let sent = |login: Option<&str>, source: &str| {
-            let envelope = Envelope { source: Some(source.to_owned()), ..Envelope::default() };
-            let properties = Properties { user_id: login.map(str::to_owned), ..envelope.into_properties() };
-            [IdentitySource::Broker, IdentitySource::Header].map(|by| sender(by).has_sent(&properties))
-        };
-        assert_eq!(sent(Some("lab"), "other"), [true, false]);
-        assert_eq!(sent(Some("thief"), "lab"), [false, true]);
-        assert_eq!(sent(None, "lab"), [false, true]);
     }
 }

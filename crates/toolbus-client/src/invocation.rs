@@ -6,13 +6,13 @@ use std::time::{Duration, Instant};
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 use tokio::sync::mpsc;
-use toolbus_core::progress::{Progress, ProgressSink};
+use toolbus_bus::Clock;
 use toolbus_protocol::{
-    Ping, Pong, ToolCancelRequest, ToolInvokeRequest, ToolListRequest, ToolListResponse, header, message_type,
-    new_message_id, topic,
+    Ping, Pong, ToolCancelRequest, ToolInvokeRequest, ToolListRequest, ToolListResponse, ToolProgress, header,
+    message_type, new_message_id, topic,
 };
 
-use crate::{CallReply, Client, ClientError, Expected, Received};
+use crate::{CallReply, Client, ClientError, Expectation, Expected, Received};
 
 /// Time beyond the budget of a call in which its reply may still arrive.
 const GRACE: Duration = Duration::from_secs(5);
@@ -22,7 +22,7 @@ pub struct Invocation<'a> {
     client: &'a Client,
     id: String,
     expected: Expected,
-    reports: mpsc::Receiver<Progress>,
+    reports: mpsc::Receiver<ToolProgress>,
     budget: Duration,
     until: Instant,
 }
@@ -49,11 +49,11 @@ impl Client {
         let mut request = self.sign(self.call(&body, Some(budget), None));
         let wanted = (header::on_the_wire(header::PROGRESS), "1".to_owned());
         Arc::make_mut(&mut request.properties).headers.push(wanted);
-        let (sink, reports) = ProgressSink::new();
-        let expected = self.expect(&request, Some(sink));
+        let (expectation, reports) = Expectation::with_progress();
+        let expected = self.expect(&request, expectation);
         let published = tokio::time::timeout(budget, self.publish(&request)).await;
         published.map_err(|_| ClientError::NoReply(budget))??;
-        Ok(Invocation { client: self, id, expected, reports, budget, until: self.clock.now() + budget + GRACE })
+        Ok(Invocation { client: self, id, expected, reports, budget, until: Clock::SYSTEM.now() + budget + GRACE })
     }
 
     /// Lists the tools that the caller may use.
@@ -95,7 +95,7 @@ impl Invocation<'_> {
     }
 
     /// The next progress report; `None` once the reply has come.
-    pub async fn progress(&mut self) -> Option<Progress> {
+    pub async fn progress(&mut self) -> Option<ToolProgress> {
         tokio::time::timeout_at(self.until.into(), self.reports.recv()).await.ok().flatten()
     }
 
@@ -144,9 +144,8 @@ impl Received {
 mod tests {
     use serde_json::json;
     use toolbus_broker::embedded::Embedded;
-    use toolbus_core::bus::{Bus, Delivery, Outgoing, Ownership, Subscription, Target};
-    use toolbus_core::caller::AgentName;
-    use toolbus_protocol::Envelope;
+    use toolbus_bus::{Bus, Delivery, Outgoing, Ownership, Subscription, Target};
+    use toolbus_protocol::{AgentName, Envelope};
 
     use super::*;
     use crate::{ReplyContent, Sender};

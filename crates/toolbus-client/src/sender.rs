@@ -2,8 +2,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use toolbus_core::caller::AgentName;
-use toolbus_protocol::{Properties, header};
+use toolbus_protocol::{AgentName, Properties, header};
 
 /// A request as it was sent.
 #[derive(Debug, Clone)]
@@ -20,7 +19,7 @@ impl SignedRequest {
     /// The same request, which the broker drops if it was not taken from its queue within `time`: for peers that look at no
     /// deadline.
     #[must_use]
-    pub(crate) fn expiring(mut self, time: Duration) -> Self {
+    pub fn expiring(mut self, time: Duration) -> Self {
         Arc::make_mut(&mut self.properties).expiration = Some(time.as_millis().try_into().unwrap_or(u64::MAX));
         self
     }

@@ -13,7 +13,6 @@ use base64::engine::general_purpose::STANDARD;
 use serde_json::{Map, Value, json};
 use toolbus_core::caller::{AgentName, Caller};
 use toolbus_core::milliseconds;
-use toolbus_core::progress::{Progress, ProgressSink};
 use toolbus_protocol::{
     Code, ContentBlock, EXECUTE_PYTHON_SCRIPT, Envelope, Properties, ToolError, ToolInvokeRequest, ToolInvokeResponse,
     TraceContext, header, llm_name, new_message_id, topic,
@@ -28,7 +27,7 @@ use crate::http::admin::view::{CallOutcome, CallRequest};
 use crate::local_daemon::{LocalDaemon, LocalDaemonError};
 use crate::terminal::OutputFormat;
 use crate::terminal::{ignore_broken_pipe, printable};
-use toolbus_client::{CallReply, Client, ClientError, ReplyContent, Sender, SignedRequest};
+use toolbus_client::{CallReply, Client, ClientError, Expectation, ReplyContent, Sender, SignedRequest, ToolProgress};
 
 /// Time beyond the tool's budget in which the answer may still arrive.
 const GRACE: Duration = Duration::from_secs(5);
@@ -314,8 +313,8 @@ fn topic_of(config: &Config) -> &str {
 
 /// The answer to a request, after reports of progress on standard error.
 async fn followed(client: &Client, request: &SignedRequest, patience: Duration) -> Result<CallReply, CallCommandError> {
-    let (sink, mut reports) = ProgressSink::new();
-    let mut expected = client.expect(request, Some(sink));
+    let (expectation, mut reports) = Expectation::with_progress();
+    let mut expected = client.expect(request, expectation);
     let exchange = async {
         client.publish(request).await?;
         expected.received().await
@@ -332,8 +331,8 @@ async fn followed(client: &Client, request: &SignedRequest, patience: Duration) 
     Ok(CallReply::read(received.unwrap_or(Err(ClientError::NoReply(patience)))?)?)
 }
 
-fn show_progress(report: &Progress) -> io::Result<()> {
-    let Progress { progress, total, message } = report;
+fn show_progress(report: &ToolProgress) -> io::Result<()> {
+    let ToolProgress { progress, total, message, .. } = report;
     let total = total.map(|total| format!(" of {total}")).unwrap_or_default();
     let message = message.as_deref().map(|text| format!(": {}", one_line(text))).unwrap_or_default();
     writeln!(anstream::stderr(), "progress {progress}{total}{message}")

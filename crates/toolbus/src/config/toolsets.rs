@@ -8,13 +8,13 @@ use std::time::Duration;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
-use toolbus_client::{MAX_SCRIPT_SECONDS, SCRIPT_GRACE};
 use toolbus_config::HumanDuration;
 use toolbus_core::caller::AgentName;
 use toolbus_core::tool::{Effect, Membership, ToolDescriptor};
 use toolbus_core::{Parameters, ParametersError};
 use toolbus_protocol::EXECUTE_PYTHON_SCRIPT;
 use toolbus_protocol::topic::{self, SCRIPT_INVOKE};
+use toolbus_remote::{MAX_SCRIPT_SECONDS, SCRIPT_GRACE};
 
 /// The kind of backend, as answers name it.
 pub(crate) const PROVIDER: &str = "remote";

@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::{BoxFuture, FutureExt as _, ready};
-use toolbus_client::RemoteDaemons;
 use toolbus_core::tool::Tool;
 use toolbus_core::{AllArrived, ParametersError, PendingTools};
+use toolbus_remote::RemoteDaemons;
 use toolbus_telemetry::Exporters;
 
 use super::remote_sets::RemoteSets;

@@ -9,7 +9,6 @@ use futures_util::future::BoxFuture;
 use parking_lot::{Mutex, RwLock};
 use tokio::sync::watch;
 use tokio::task::{JoinSet, spawn_blocking};
-use toolbus_client::{BridgedServer, RemoteDaemons, RemoteListing, RemoteNews};
 use toolbus_core::caller::AgentName;
 use toolbus_core::failure::{Cause, ToolFailure};
 use toolbus_core::policy::EffectiveTools;
@@ -21,6 +20,7 @@ use toolbus_mcp_client::servers::{Definitions, Limits, ToolSource, ToolsetPlace,
 use toolbus_mcp_client::spec::ServerName;
 use toolbus_mcp_client::status::HiddenTool;
 use toolbus_protocol::{is_alias_of, rest_of_alias};
+use toolbus_remote::{BridgedServer, RemoteDaemons, RemoteListing, RemoteNews};
 use toolbus_telemetry::RemoteSetCounts;
 use toolbus_trust::scan::Scanner;
 

@@ -17,8 +17,8 @@ use crate::app;
 use crate::commands::target::{Operator, RoleArgs, TargetError};
 use crate::config::{BusUrl, Config};
 use crate::signals::Signals;
-use toolbus_client::backend;
 use toolbus_client::{Inbox, Sender};
+use toolbus_remote::backend;
 
 /// Time that the last messages get to leave.
 const CLOSE_TIME: Duration = Duration::from_secs(1);

@@ -12,13 +12,13 @@ use tokio_util::sync::CancellationToken;
 use toolbus_broker::embedded::Embedded;
 use toolbus_core::Clock;
 use toolbus_core::bus::{Bus, Delivery, Outgoing, Ownership, Subscription, Target};
-use toolbus_core::caller::{AgentName, Caller, Identity};
+use toolbus_core::caller::{AgentName, Caller, Identity, IdentitySource};
 use toolbus_core::failure::{Cause, ToolFailure};
 use toolbus_core::progress::ProgressSink;
 use toolbus_core::tool::{Effect, Executor as _, ToolCall, ToolOutput};
-use toolbus_protocol::{Envelope, message_type, topic};
+use toolbus_protocol::{Envelope, Properties, message_type, topic};
 
-use super::{BridgedServer, RemoteDaemons, RemoteTool};
+use super::{BridgedServer, RemoteDaemons, RemoteTool, is_of_agent};
 
 const TOPIC: &str = "tool.invoke.lab";
 const LIMIT: Duration = Duration::from_secs(10);
@@ -348,4 +348,18 @@ async fn a_provider_that_is_away_is_told_as_that() {
     let provider = AgentName::parse("lab").unwrap();
     let tool = daemons.tool(TOPIC, "lab.pay".into(), Effect::Effectful).of_provider(provider);
     insta::assert_snapshot!(told(tool.execute(call(ana())).await), @"ConnectFailed Some(NotStarted): Tool 'lab.pay' was not called: the program that provides it takes no calls now.");
+}
+
+#[test]
+fn an_agent_is_known_by_its_login_where_the_broker_verifies_callers() {
+    let lab = AgentName::parse("lab").unwrap();
+    let sent = |login: Option<&str>, source: &str| {
+        let envelope = Envelope { source: Some(source.to_owned()), ..Envelope::default() };
+        let properties = Properties { user_id: login.map(str::to_owned), ..envelope.into_properties() };
+        let by = |source| is_of_agent(&properties, &lab, &Identity { source, ..Identity::default() });
+        [IdentitySource::Broker, IdentitySource::Header].map(by)
+    };
+    assert_eq!(sent(Some("lab"), "other"), [true, false]);
+    assert_eq!(sent(Some("thief"), "lab"), [false, true]);
+    assert_eq!(sent(None, "lab"), [false, true]);
 }

@@ -5,9 +5,8 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use tokio::task::spawn_blocking;
+use toolbus_client::{ClientError, Expected, Received};
 use toolbus_protocol::{McpGetServiceDetailsResponse, McpToolDefinition, header, message_type};
-
-use crate::{ClientError, Expected, Received};
 
 /// Bridges whose replies to one request are taken: also those count that do not have the server.
 pub(crate) const MAX_BRIDGES: usize = 64;

@@ -6,15 +6,15 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::sync::watch;
+use toolbus_client::{Client, Inbox, Sender, SenderCheck, SignedRequest};
+use toolbus_core::Clock;
 use toolbus_core::bus::Bus;
 use toolbus_core::caller::{AgentName, Caller, Identity, MAX_HOPS};
 use toolbus_core::failure::{Cause, ToolFailure};
 use toolbus_core::tool::{Effect, Executor, ToolCall, ToolOutput};
-use toolbus_protocol::{ToolInvokeRequest, header, new_message_id, topic};
+use toolbus_protocol::{Envelope, Properties, ToolInvokeRequest, header, new_message_id, topic};
 
-use crate::calling::RemoteCall;
-use crate::inbox::ReplySender;
-use crate::{Client, Inbox, Sender, SignedRequest};
+use crate::calling::{RemoteCall, connected};
 
 /// The other daemon ends a call so much earlier than this one, at the most, so that its reply is the one that is told.
 const MAX_MARGIN: Duration = Duration::from_millis(250);
@@ -102,8 +102,9 @@ impl RemoteDaemons {
     }
 
     /// The replies of a provider, told from those of others as callers are.
-    pub(crate) fn reply_of(&self, provider: AgentName) -> ReplySender {
-        ReplySender::Agent(provider, Arc::clone(&self.parts.identity.lock()))
+    pub(crate) fn reply_of(&self, provider: AgentName) -> SenderCheck {
+        let identity = Arc::clone(&self.parts.identity.lock());
+        Arc::new(move |properties| is_of_agent(properties, &provider, &identity))
     }
 
     fn refused(&self) {
@@ -206,13 +207,23 @@ impl RemoteTool {
     }
 
     /// The only sender whose reply counts; absent: any.
-    fn replier(&self) -> Option<ReplySender> {
+    fn replier(&self) -> Option<SenderCheck> {
         match &self.program {
             RemoteProgram::Daemon => None,
-            RemoteProgram::Bridge(bridged) => Some(ReplySender::Source(bridged.bridge.clone().unwrap_or_default())),
+            RemoteProgram::Bridge(bridged) => {
+                let bridge = bridged.bridge.clone().unwrap_or_default();
+                Some(Arc::new(move |properties: &Properties| {
+                    *bridge == *properties.header(header::SOURCE).unwrap_or_default()
+                }))
+            }
             RemoteProgram::Provider(provider) => Some(self.daemons.reply_of(provider.clone())),
         }
     }
+}
+
+/// Whether a message comes from this agent, as this daemon knows its callers.
+fn is_of_agent(properties: &Properties, agent: &AgentName, identity: &Identity) -> bool {
+    identity.sender(properties.user_id.as_deref(), &Envelope::read(properties)).as_ref() == Some(agent)
 }
 
 /// The header of a call that is passed on once more.
@@ -249,14 +260,15 @@ impl Executor for RemoteTool {
     async fn execute(&self, call: ToolCall) -> Result<ToolOutput, ToolFailure> {
         let hops = next_hop(&self.name, &call.caller)?;
         let client = self.daemons.client();
-        client.connected(&call.cancelled, call.deadline).await.map_err(|failure| self.failed(failure))?;
+        connected(client, &call.cancelled, call.deadline).await.map_err(|failure| self.failed(failure))?;
         let (id, sender) = (new_message_id(), self.daemons.sender(&call.caller));
         let mut request = self.request(client, &sender, &call, &id, hops);
         // What waits for a program that is away is not run when no one waits for it any more.
         if !matches!(self.program, RemoteProgram::Daemon) {
-            request = request.expiring(call.deadline.saturating_duration_since(client.clock.now()));
+            request = request.expiring(call.deadline.saturating_duration_since(Clock::SYSTEM.now()));
         }
-        let reply = client.run(RemoteCall {
+        let reply = RemoteCall {
+            client,
             request,
             sender: &sender,
             id: &id,
@@ -265,8 +277,8 @@ impl Executor for RemoteTool {
             progress: call.progress.clone(),
             cancelled: &call.cancelled,
             until: call.deadline,
-        });
-        let reply = reply.await.map_err(|failure| self.failed(failure))?;
+        };
+        let reply = reply.run().await.map_err(|failure| self.failed(failure))?;
         if reply.is_none() && matches!(self.program, RemoteProgram::Bridge(_)) {
             // Another bridge may have the server now.
             self.daemons.refused();

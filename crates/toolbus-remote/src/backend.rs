@@ -10,16 +10,16 @@ use futures_util::future::{BoxFuture, ready};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
-use toolbus_core::bus;
+use toolbus_client::{Client, Inbox, Sender, SignedRequest};
 use toolbus_core::caller::{AgentName, Caller};
 use toolbus_core::failure::{Cause, ToolFailure};
 use toolbus_core::tool::{Effect, ToolOutput};
+use toolbus_core::{Clock, bus};
 use toolbus_mcp_server::{Backend, BackendCall, CallerListing, Document, Unavailable};
 use toolbus_protocol::{SessionEnd, ToolInvokeRequest, header, message_type, new_message_id, topic};
 
-use crate::calling::{RemoteCall, failed};
+use crate::calling::{RemoteCall, connected, failed, tell_at_once};
 use crate::listing::ListCaches;
-use crate::{Client, Inbox, Sender, SignedRequest};
 
 /// Time beyond a call's own in which its reply may still arrive.
 const GRACE: Duration = Duration::from_secs(5);
@@ -78,11 +78,11 @@ impl BusBackend {
 impl BackendParts {
     /// Makes a call, and waits for what becomes of it.
     async fn run(&self, call: BackendCall) -> Result<ToolOutput, ToolFailure> {
-        let clock = self.client.clock;
-        self.client.connected(&call.cancelled, clock.now() + self.max_timeout).await?;
+        connected(&self.client, &call.cancelled, Clock::SYSTEM.now() + self.max_timeout).await?;
         let (id, effect) = (new_message_id(), self.effect(&call));
         let request = self.request(&call, &id);
-        let reply = self.client.run(RemoteCall {
+        let reply = RemoteCall {
+            client: &self.client,
             from: None,
             request,
             sender: &self.sender,
@@ -90,10 +90,10 @@ impl BackendParts {
             effect,
             progress: call.progress,
             cancelled: &call.cancelled,
-            until: clock.now() + self.max_timeout + GRACE,
-        });
+            until: Clock::SYSTEM.now() + self.max_timeout + GRACE,
+        };
         let text = || format!("No answer came within {} s. Check that the daemon runs.", self.max_timeout.as_secs());
-        reply.await?.ok_or_else(|| failed(Cause::DeadlineExceeded, &text(), effect))
+        reply.run().await?.ok_or_else(|| failed(Cause::DeadlineExceeded, &text(), effect))
     }
 
     fn request(&self, call: &BackendCall, id: &str) -> SignedRequest {
@@ -187,8 +187,8 @@ impl Backend for BusBackend {
         let parts = Arc::clone(&self.parts);
         self.parts.tasks.spawn(async move {
             let end = SessionEnd { session_id: session.as_ref().to_owned() };
-            let client = &parts.client;
-            client.tell_at_once(&parts.sender, topic::TOOL_SESSION_END, message_type::SESSION_END, &end).await;
+            let message = parts.client.tell(topic::TOOL_SESSION_END, message_type::SESSION_END, &end);
+            tell_at_once(&parts.client, &parts.sender.sign(message)).await;
         });
     }
 }

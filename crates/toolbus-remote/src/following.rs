@@ -6,17 +6,19 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 use tokio::sync::watch;
 use tokio::task::spawn_blocking;
+use toolbus_client::{ClientError, Expectation, Expected, Received};
+use toolbus_core::Clock;
 use toolbus_core::bus::BusState;
 use toolbus_core::caller::AgentName;
+use toolbus_core::text::shown;
 use toolbus_protocol::{
-    Format, McpGetServiceDetailsRequest, McpMetadataRefreshRequest, ToolListRequest, ToolListResponse, header,
-    message_type, topic,
+    Format, McpGetServiceDetailsRequest, McpMetadataRefreshRequest, Properties, ToolListRequest, ToolListResponse,
+    header, message_type, topic,
 };
 
+use crate::RemoteDaemons;
 use crate::bridge::{self, MAX_BRIDGES, ServerDetails};
 use crate::calling::{lost, sentence};
-use crate::inbox::Expectation;
-use crate::{ClientError, Expected, Received, RemoteDaemons};
 
 /// Longest wait for the broker, and then for a reply, before the other daemon counts as away.
 const LIST_TIME: Duration = Duration::from_secs(10);
@@ -93,6 +95,19 @@ enum ListReply {
     Server(ServerDetails),
 }
 
+/// Why there is no list that can be used.
+#[derive(Debug, thiserror::Error)]
+enum ListError {
+    #[error(transparent)]
+    Client(#[from] ClientError),
+    /// No program takes the requests of a provider.
+    #[error("no queue takes topic `{topic}`: is the program running, as the agent `{provider}`?")]
+    NoProvider { topic: String, provider: AgentName },
+    /// Another sender replied in the place of a provider.
+    #[error("a reply came from {sender}, which is not the agent `{provider}`, and does not count: see `identity`")]
+    OtherSender { sender: String, provider: AgentName },
+}
+
 /// Reasons to ask again.
 struct RefreshReasons {
     news: watch::Receiver<u64>,
@@ -155,7 +170,7 @@ impl RemoteFollower {
             Ok(reply) => self.read(reply).await,
             Err(error) => Err(error),
         };
-        self.told = Some(self.daemons.client().clock.now());
+        self.told = Some(Clock::SYSTEM.now());
         self.is_away = news.is_err();
         let problem = self.problem.take();
         news.unwrap_or_else(|error| RemoteNews::Away(problem.unwrap_or_else(|| reason(&error))))
@@ -174,9 +189,8 @@ impl RemoteFollower {
     /// Waits until there is a reason to ask.
     async fn due(&mut self) {
         let Some(asked) = self.asked else { return };
-        let clock = self.daemons.client().clock;
         // A list that takes long to sort out is not asked for all the time.
-        let busy = self.told.map_or(Duration::ZERO, |told| clock.since(told)) * 4;
+        let busy = self.told.map_or(Duration::ZERO, |told| Clock::SYSTEM.since(told)) * 4;
         let period = if self.is_away { RETRY_PERIOD } else { LOOK_PERIOD };
         tokio::select! {
             () = tokio::time::sleep_until((asked + period).into()) => {}
@@ -185,14 +199,14 @@ impl RemoteFollower {
         tokio::time::sleep_until((asked + MIN_PERIOD.max(busy)).into()).await;
     }
 
-    async fn ask(&mut self) -> Result<ListReply, ClientError> {
+    async fn ask(&mut self) -> Result<ListReply, ListError> {
         let daemons = self.daemons.clone();
         let client = daemons.client();
         self.changes.mark_seen();
-        self.asked = Some(client.clock.now());
+        self.asked = Some(Clock::SYSTEM.now());
         client.ready(LIST_TIME).await?;
         self.changes.mark_seen();
-        let now = client.clock.now();
+        let now = Clock::SYSTEM.now();
         self.asked = Some(now);
         let mut request = match &self.question {
             ListQuestion::Tools(topic) => {
@@ -216,7 +230,7 @@ impl RemoteFollower {
         }
         let from = self.provider.clone().map(|provider| daemons.reply_of(provider));
         let replies = if matches!(self.question, ListQuestion::Server(_)) { MAX_BRIDGES } else { 1 };
-        let mut expected = client.expect_as(&request, Expectation { replies, from, ..Expectation::default() });
+        let mut expected = client.expect(&request, Expectation { replies, from, ..Expectation::default() });
         let exchange = async {
             if let ListQuestion::Server(server) = &self.question {
                 refresh(&daemons, server).await;
@@ -228,28 +242,30 @@ impl RemoteFollower {
             self.patience = LIST_TIME;
             return match (reply, &self.provider) {
                 (Err(ClientError::NoConsumer(topic)), Some(provider)) => {
-                    Err(ClientError::NoProvider { topic, provider: provider.clone() })
+                    Err(ListError::NoProvider { topic, provider: provider.clone() })
                 }
-                (reply, _) => reply,
+                (reply, _) => Ok(reply?),
             };
         }
-        let other = expected.other_sender();
+        let other = expected.other_reply();
         self.late = Some((expected, now + self.patience));
         self.patience = (self.patience * 2).min(MAX_PATIENCE);
         match (other, &self.provider) {
-            (Some(sender), Some(provider)) => Err(ClientError::OtherSender { sender, provider: provider.clone() }),
-            _ => Err(ClientError::NoReply(LIST_TIME)),
+            (Some(other), Some(provider)) => {
+                Err(ListError::OtherSender { sender: sender(&other), provider: provider.clone() })
+            }
+            _ => Err(ClientError::NoReply(LIST_TIME).into()),
         }
     }
 
-    async fn read(&mut self, reply: ListReply) -> Result<RemoteNews, ClientError> {
+    async fn read(&mut self, reply: ListReply) -> Result<RemoteNews, ListError> {
         self.problem = None;
         let received = match reply {
             ListReply::Tools(received) => received,
             ListReply::Server(details) => return Ok(self.read_details(details)),
         };
         if received.body.len() > MAX_LIST {
-            return Err(ClientError::TooLarge(received.body.len()));
+            return Err(ClientError::TooLarge(received.body.len()).into());
         }
         // Thousands of definitions: not on a thread that calls run on.
         let reading = spawn_blocking(move || received.read::<ToolListResponse>(message_type::TOOL_LIST_RESPONSE));
@@ -324,9 +340,19 @@ async fn reply(
     }
 }
 
-fn reason(error: &ClientError) -> String {
+/// The sender of a message, for an operator.
+fn sender(properties: &Properties) -> String {
+    match (properties.user_id.as_deref(), properties.header(header::SOURCE)) {
+        (Some(login), _) => format!("the login `{}`", shown(login)),
+        (None, source) => format!("`{}` without a verified login", shown(source.unwrap_or("unknown"))),
+    }
+}
+
+fn reason(error: &ListError) -> String {
     match error {
-        ClientError::Tool(refused) => format!("The other daemon refuses: {} ({}).", refused.message, refused.code),
+        ListError::Client(ClientError::Tool(refused)) => {
+            format!("The other daemon refuses: {} ({}).", refused.message, refused.code)
+        }
         error => sentence(error),
     }
 }
@@ -339,7 +365,6 @@ mod tests {
     use tokio::sync::mpsc;
     use tokio::task::JoinHandle;
     use toolbus_broker::embedded::Embedded;
-    use toolbus_core::Clock;
     use toolbus_core::bus::{Bus, Delivery, Outgoing, Ownership, Subscription, Target};
     use toolbus_core::caller::Identity;
     use toolbus_protocol::Envelope;

@@ -5,6 +5,7 @@
 use std::time::Duration;
 
 use serde_json::{Value, json};
+use toolbus_client::Inbox;
 use toolbus_core::Clock;
 use toolbus_core::bus::Target;
 use toolbus_core::failure::{Cause, ToolFailure};
@@ -14,7 +15,6 @@ use toolbus_mcp_server::Backend as _;
 use toolbus_protocol::{message_type, topic};
 
 use super::fixture::{Fixture, MAX_TIMEOUT};
-use crate::Inbox;
 
 /// Three tools, of which one changes nothing.
 fn tools() -> Value {

@@ -6,13 +6,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::json;
+use toolbus_client::Inbox;
 use toolbus_core::Clock;
 use toolbus_core::bus::Target;
 use toolbus_mcp_server::Backend as _;
 use toolbus_protocol::{message_type, topic};
 
 use super::fixture::Fixture;
-use crate::Inbox;
 
 #[tokio::test(start_paused = true)]
 async fn the_daemon_is_asked_once_and_by_its_version_later() {

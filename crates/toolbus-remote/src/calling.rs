@@ -1,20 +1,23 @@
 //! One call of a tool elsewhere, from its request to its end: cancelled, given up, or without a reply after the loss of a
 //! connection.
 
+use std::fmt::Display;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
+use toolbus_client::{
+    CallReply, Client, ClientError, Expectation, Expected, Received, ReplyContent, Sender, SenderCheck, SignedRequest,
+};
+use toolbus_core::Clock;
 use toolbus_core::bus::{BusState, PublishError};
 use toolbus_core::failure::{Cause, ToolFailure, Verdict, verdict};
-use toolbus_core::progress::ProgressSink;
+use toolbus_core::progress::{Progress, ProgressSink};
 use toolbus_core::tool::{Effect, Program, ToolOutput};
-use toolbus_protocol::{Code, Outcome, ScriptInvokeResponse, ToolCancelRequest, message_type, topic};
+use toolbus_protocol::{Code, Outcome, ScriptInvokeResponse, ToolCancelRequest, ToolProgress, message_type, topic};
 use tracing::debug;
-
-use crate::inbox::{Expectation, ReplySender};
-use crate::{CallReply, Client, ClientError, Expected, Received, ReplyContent, Sender, SignedRequest};
 
 /// Longest wait for the broker before a call is sent.
 const CONNECT_TIME: Duration = Duration::from_secs(10);
@@ -36,14 +39,16 @@ const OUTCOME_UNKNOWN: &str = "Whether it had its effect is not known: find out 
 
 /// A call that is to be made.
 pub(crate) struct RemoteCall<'a> {
+    /// The client that makes it.
+    pub(crate) client: &'a Client,
     /// The request, signed.
     pub(crate) request: SignedRequest,
     /// Who asks.
     pub(crate) sender: &'a Sender,
     /// The id of the call in the request.
     pub(crate) id: &'a str,
-    /// The only program whose reply counts; absent: any that takes the call.
-    pub(crate) from: Option<ReplySender>,
+    /// The only sender whose reply counts; absent: any that takes the call.
+    pub(crate) from: Option<SenderCheck>,
     /// Effect of repeating the call, as far as is known.
     pub(crate) effect: Effect,
     /// Where progress is reported.
@@ -68,7 +73,7 @@ impl Drop for CancelOnDrop<'_> {
         if self.is_over {
             return;
         }
-        let (bus, message) = self.client.outgoing(&self.client.cancellation(self.sender, self.id));
+        let (bus, message) = self.client.outgoing(&cancellation(self.client, self.sender, self.id));
         runtime.spawn(async move {
             for _ in 0..UNHEARD_CANCELS {
                 if !matches!(tokio::time::timeout(TELL_TIME, bus.publish(&message)).await, Ok(Ok(_))) {
@@ -80,95 +85,99 @@ impl Drop for CancelOnDrop<'_> {
     }
 }
 
-impl Client {
-    /// Waits until calls can be sent, at most for some seconds.
-    ///
-    /// # Errors
-    ///
-    /// If they cannot, or the call was cancelled meanwhile.
-    pub(crate) async fn connected(&self, cancelled: &CancellationToken, until: Instant) -> Result<(), ToolFailure> {
-        let patience = until.saturating_duration_since(self.clock.now()).min(CONNECT_TIME);
-        match cancelled.run_until_cancelled(self.ready(patience)).await {
-            Some(Ok(())) => Ok(()),
-            Some(Err(error)) => Err(not_sent(&error, true)),
-            None => Err(ToolFailure::new(Cause::CancelledBeforeStart, "The call was cancelled.")),
-        }
+/// Waits until calls can be sent, at most for some seconds.
+///
+/// # Errors
+///
+/// If they cannot, or the call was cancelled meanwhile.
+pub(crate) async fn connected(
+    client: &Client,
+    cancelled: &CancellationToken,
+    until: Instant,
+) -> Result<(), ToolFailure> {
+    let patience = until.saturating_duration_since(Clock::SYSTEM.now()).min(CONNECT_TIME);
+    match cancelled.run_until_cancelled(client.ready(patience)).await {
+        Some(Ok(())) => Ok(()),
+        Some(Err(error)) => Err(not_sent(&error, true)),
+        None => Err(ToolFailure::new(Cause::CancelledBeforeStart, "The call was cancelled.")),
     }
+}
 
-    /// Makes a call, and waits for what becomes of it; `None` if there is no reply in time. Dropped before, it has the
+/// Publishes a message that has no reply, if the broker is connected.
+pub(crate) async fn tell_at_once(client: &Client, message: &SignedRequest) {
+    let topic = &message.topic;
+    match tokio::time::timeout(TELL_TIME, client.publish(message)).await {
+        Ok(Ok(())) => {}
+        Ok(Err(error)) => debug!(topic, %error, "not told"),
+        Err(_) => debug!(topic, "not told: the broker does not answer"),
+    }
+}
+
+/// The request to cancel a call.
+fn cancellation(client: &Client, sender: &Sender, id: &str) -> SignedRequest {
+    let body = ToolCancelRequest { tool_call_id: id.to_owned() };
+    sender.sign(client.tell(topic::TOOL_CANCEL, message_type::TOOL_CANCEL_REQUEST, &body))
+}
+
+impl RemoteCall<'_> {
+    /// Makes the call, and waits for what becomes of it; `None` if there is no reply in time. Dropped before, it has the
     /// other daemon cancel the call.
     ///
     /// # Errors
     ///
     /// If the call failed or was cancelled, or the connection was lost and no reply has come since.
-    pub(crate) async fn run(&self, call: RemoteCall<'_>) -> Result<Option<ToolOutput>, ToolFailure> {
-        let mut given_up = CancelOnDrop { client: self, sender: call.sender, id: call.id, is_over: false };
-        let ended = self.run_to_end(call).await;
+    pub(crate) async fn run(self) -> Result<Option<ToolOutput>, ToolFailure> {
+        let mut given_up = CancelOnDrop { client: self.client, sender: self.sender, id: self.id, is_over: false };
+        let ended = self.run_to_end().await;
         given_up.is_over = true;
         ended
     }
 
-    async fn run_to_end(&self, call: RemoteCall<'_>) -> Result<Option<ToolOutput>, ToolFailure> {
-        let RemoteCall { request, sender, id, from, effect, progress, cancelled, mut until } = call;
-        let mut losses = self.state();
+    async fn run_to_end(mut self) -> Result<Option<ToolOutput>, ToolFailure> {
+        let mut losses = self.client.state();
         let before = losses.borrow().reconnects;
-        let is_script = request.properties.message_type.as_deref() == Some(message_type::SCRIPT_INVOKE_REQUEST);
-        let mut expected = self.expect_as(&request, Expectation { progress, from, replies: 1 });
-        let is_unconfirmed = self.sent(&request, until).await?;
+        let is_script = self.request.properties.message_type.as_deref() == Some(message_type::SCRIPT_INVOKE_REQUEST);
+        let progress = self.progress.take().map(|sink| {
+            Arc::new(move |ToolProgress { progress, total, message, .. }| {
+                sink.report(Progress { progress, total, message });
+            }) as _
+        });
+        let expectation = Expectation { progress, from: self.from.take(), replies: 1 };
+        let mut expected = self.client.expect(&self.request, expectation);
+        let is_unconfirmed = self.sent().await?;
         let mut is_lost = is_unconfirmed;
+        let mut until = self.until;
         if is_lost {
-            until = until.min(self.clock.now() + LOSS_TIME);
+            until = until.min(Clock::SYSTEM.now() + LOSS_TIME);
         }
         loop {
             tokio::select! {
                 received = expected.received() => {
-                    return answered(received, is_script, id, effect).map(Some);
+                    return answered(received, is_script, self.id, self.effect).map(Some);
                 }
-                () = cancelled.cancelled() => {
-                    return self.cancel(sender, id, (&mut expected, is_script), effect).await.map(Some);
-                }
+                () = self.cancelled.cancelled() => return self.cancel(&mut expected, is_script).await.map(Some),
                 () = tokio::time::sleep_until(until.into()) => break,
                 () = lost(&mut losses, before), if !is_lost => {
                     is_lost = true;
-                    until = until.min(self.clock.now() + LOSS_TIME);
+                    until = until.min(Clock::SYSTEM.now() + LOSS_TIME);
                 }
             }
         }
-        self.tell_cancelled(sender, id).await;
+        self.tell_cancelled().await;
         if is_lost {
             let text = match is_unconfirmed {
                 true => "The broker did not confirm the request, and no answer has come since.",
                 false => "The connection to the broker was lost, and no answer has come since.",
             };
-            return Err(failed(Cause::ConnectionLost, text, effect));
+            return Err(failed(Cause::ConnectionLost, text, self.effect));
         }
         Ok(None)
     }
 
-    /// Publishes a message that has no reply, if the broker is connected.
-    pub(crate) async fn tell_at_once(
-        &self,
-        sender: &Sender,
-        topic: &str,
-        message_type: &str,
-        body: &impl serde::Serialize,
-    ) {
-        self.tell_soon(&sender.sign(self.tell(topic, message_type, body))).await;
-    }
-
-    async fn tell_soon(&self, message: &SignedRequest) {
-        let topic = &message.topic;
-        match tokio::time::timeout(TELL_TIME, self.publish(message)).await {
-            Ok(Ok(())) => {}
-            Ok(Err(error)) => debug!(topic, %error, "not told"),
-            Err(_) => debug!(topic, "not told: the broker does not answer"),
-        }
-    }
-
-    /// Publishes a call. Whether it is not known if the broker has it.
-    async fn sent(&self, request: &SignedRequest, until: Instant) -> Result<bool, ToolFailure> {
-        let patience = until.saturating_duration_since(self.clock.now()).min(PUBLISH_TIME);
-        match tokio::time::timeout(patience, self.publish(request)).await {
+    /// Publishes the call. Whether it is not known if the broker has it.
+    async fn sent(&self) -> Result<bool, ToolFailure> {
+        let patience = self.until.saturating_duration_since(Clock::SYSTEM.now()).min(PUBLISH_TIME);
+        match tokio::time::timeout(patience, self.client.publish(&self.request)).await {
             Ok(Ok(())) => Ok(false),
             Ok(Err(ClientError::Publish(PublishError::Unavailable(_) | PublishError::Rejected(_)))) | Err(_) => {
                 Ok(true)
@@ -178,31 +187,19 @@ impl Client {
         }
     }
 
-    /// Has the call cancelled, and waits a moment for what it says of that.
-    async fn cancel(
-        &self,
-        sender: &Sender,
-        id: &str,
-        (expected, is_script): (&mut Expected, bool),
-        effect: Effect,
-    ) -> Result<ToolOutput, ToolFailure> {
+    /// Has the call cancelled, and waits a moment for what is said of that.
+    async fn cancel(&self, expected: &mut Expected, is_script: bool) -> Result<ToolOutput, ToolFailure> {
         for _ in 0..CANCELS {
-            self.tell_cancelled(sender, id).await;
+            self.tell_cancelled().await;
             if let Ok(received) = tokio::time::timeout(CANCEL_PERIOD, expected.received()).await {
-                return answered(received, is_script, id, effect);
+                return answered(received, is_script, self.id, self.effect);
             }
         }
-        Err(failed(Cause::Cancelled, "The call was cancelled.", effect))
+        Err(failed(Cause::Cancelled, "The call was cancelled.", self.effect))
     }
 
-    async fn tell_cancelled(&self, sender: &Sender, id: &str) {
-        self.tell_soon(&self.cancellation(sender, id)).await;
-    }
-
-    /// The request to cancel a call.
-    fn cancellation(&self, sender: &Sender, id: &str) -> SignedRequest {
-        let body = ToolCancelRequest { tool_call_id: id.to_owned() };
-        sender.sign(self.tell(topic::TOOL_CANCEL, message_type::TOOL_CANCEL_REQUEST, &body))
+    async fn tell_cancelled(&self) {
+        tell_at_once(self.client, &cancellation(self.client, self.sender, self.id)).await;
     }
 }
 
@@ -261,7 +258,7 @@ fn script_ended(response: ScriptInvokeResponse) -> Result<ToolOutput, ToolFailur
 }
 
 /// An error as the end of a sentence.
-pub(crate) fn sentence(error: &ClientError) -> String {
+pub(crate) fn sentence(error: &impl Display) -> String {
     let text = error.to_string();
     if text.ends_with('?') { text } else { text + "." }
 }

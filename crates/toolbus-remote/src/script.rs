@@ -4,13 +4,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::Value;
+use toolbus_client::SignedRequest;
+use toolbus_core::Clock;
 use toolbus_core::failure::ToolFailure;
 use toolbus_core::tool::{Effect, Executor, ToolCall, ToolOutput};
 use toolbus_protocol::{ScriptInvokeRequest, message_type, new_message_id, topic};
 
-use crate::calling::RemoteCall;
+use crate::RemoteDaemons;
+use crate::calling::{RemoteCall, connected};
 use crate::remote::{next_hop, unreachable};
-use crate::{RemoteDaemons, SignedRequest};
 
 /// Seconds of a script that asks for none.
 const DEFAULT_SECONDS: u64 = 30;
@@ -64,10 +66,11 @@ impl Executor for RemoteScripts {
         let hops = next_hop(&self.name, &call.caller)?;
         let client = self.daemons.client();
         let away = |failure| unreachable(&self.name, failure);
-        client.connected(&call.cancelled, call.deadline).await.map_err(away)?;
+        connected(client, &call.cancelled, call.deadline).await.map_err(away)?;
         let (id, sender) = (new_message_id(), self.daemons.sender(&call.caller));
         let (request, time) = self.request(&call, &id, hops);
-        let reply = client.run(RemoteCall {
+        let reply = RemoteCall {
+            client,
             request: sender.sign(request),
             sender: &sender,
             id: &id,
@@ -75,9 +78,9 @@ impl Executor for RemoteScripts {
             effect: Effect::Effectful,
             progress: None,
             cancelled: &call.cancelled,
-            until: call.deadline.min(client.clock.now() + time + SCRIPT_GRACE),
-        });
-        let reply = reply.await.map_err(away)?;
+            until: call.deadline.min(Clock::SYSTEM.now() + time + SCRIPT_GRACE),
+        };
+        let reply = reply.run().await.map_err(away)?;
         reply.ok_or_else(|| ToolCall { tool: Arc::clone(&self.name), ..call }.timed_out(Some(time + SCRIPT_GRACE)))
     }
 }

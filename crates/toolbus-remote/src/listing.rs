@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use parking_lot::{Mutex, MutexGuard};
 use serde_json::Value;
 use tokio::sync::{Notify, watch};
+use toolbus_client::{Client, ClientError, Sender};
 use toolbus_core::Clock;
 use toolbus_core::listing::ListedTool;
 use toolbus_core::tool::Effect;
@@ -15,7 +16,6 @@ use toolbus_protocol::{Format, ToolError, ToolListRequest, ToolListResponse, llm
 use tracing::{info, warn};
 
 use crate::calling::{lost, sentence};
-use crate::{Client, ClientError, Sender};
 
 /// Time for which a list counts without asking again. The daemon tells of changes.
 const FRESH: Duration = Duration::from_secs(5);
@@ -63,7 +63,7 @@ impl CachedList {
 impl ListCaches {
     pub(crate) fn new(client: Arc<Client>, sender: Sender) -> Self {
         Self {
-            clock: client.clock,
+            clock: Clock::SYSTEM,
             client,
             sender,
             known: Mutex::default(),
@@ -200,7 +200,7 @@ impl ListCaches {
     }
 
     async fn asked(&self, session: &Arc<str>) -> Result<Result<CachedList, ToolError>, ClientError> {
-        let begun = self.client.clock.now();
+        let begun = self.clock.now();
         // Its own limit, so that what keeps the broker away is reported, and not that a reply is missing.
         self.client.ready(LIST_TIME).await?;
         let before = self.known(Some(session));
@@ -210,9 +210,9 @@ impl ListCaches {
             if_version: before.as_ref().map(|list| list.version.clone()),
             ..ToolListRequest::default()
         };
-        let asked = self.client.clock.now();
+        let asked = self.clock.now();
         let request = self.client.ask(&self.client.control(topic::TOOL_LIST), message_type::TOOL_LIST_REQUEST, &body);
-        let left = LIST_TIME.saturating_sub(self.client.clock.since(begun));
+        let left = LIST_TIME.saturating_sub(self.clock.since(begun));
         let received = self.client.exchange(&self.sender.sign(request), left).await?;
         let response: ToolListResponse = match received.read(message_type::TOOL_LIST_RESPONSE) {
             Ok(response) => response,

@@ -10,13 +10,13 @@ use serde_json::{Value, json};
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 use toolbus_broker::embedded::Embedded;
+use toolbus_client::{Inbox, Sender};
 use toolbus_core::bus::{Bus, BusState, Delivery, Outgoing, Ownership, PublishError, Routing, Subscription, Target};
 use toolbus_core::caller::{AgentName, Caller};
 use toolbus_mcp_server::{Backend as _, BackendCall};
 use toolbus_protocol::{Envelope, Properties, message_type, topic};
 
 use crate::backend::{self, BackendSettings};
-use crate::{Inbox, Sender};
 
 /// Longest wait for anything; time is paused.
 const PATIENCE: Duration = Duration::from_secs(3_600);
