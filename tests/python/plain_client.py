@@ -1,10 +1,10 @@
 """A plain AMQP client, nothing of ours: reads requests from its arguments, prints their answers as JSON.
 
-plain_client.py URL EXCHANGE OWN_QUEUE [--bystander] REQUEST...
+plain_client.py URL EXCHANGE OWN_QUEUE REQUEST...
 
 Each request is a JSON object: `body` (text or any JSON) and `properties`, in which a text that starts with `hex:` is sent
 as those bytes. The queue of answers is the reply address unless `properties` names one; with an empty name the broker
-chooses. A bystander is a queue that is bound to every topic.
+chooses.
 """
 
 import json
@@ -28,10 +28,6 @@ url, exchange, own, *arguments = sys.argv[1:]
 connection = pika.BlockingConnection(pika.URLParameters(url))
 channel = connection.channel()
 channel.confirm_delivery()
-if "--bystander" in arguments:
-    arguments.remove("--bystander")
-    everything = channel.queue_declare(queue="", exclusive=True).method.queue
-    channel.queue_bind(everything, exchange, "#")
 own = channel.queue_declare(queue=own, exclusive=True).method.queue
 
 for text in arguments:

@@ -12,29 +12,6 @@ use toolbus_testing::rabbit::RabbitNode;
 use toolbus_e2e::metrics::sum;
 
 #[tokio::test]
-async fn an_address_that_is_a_request_topic_or_a_queue_of_ours_is_dead_lettered_and_nothing_is_run() {
-    let (site, backend) = (BrokerNamespace::shared().await, Backend::start().await);
-    let daemon = Daemon::start(&site, &backend.tool("work", "/work?id={id}", "")).await;
-    let client = Client::connect(&site).await;
-    let addresses = ["tool.invoke", "tool.invoke.mcp", "mcp.manage", &site.queue(), "rockbot.agent", "toolbus.invoke"];
-    for address in addresses {
-        let body = json!({"toolCallId": "1", "toolName": "work", "arguments": {"id": "refused"}}).to_string();
-        for kind in ["RockBot.Tools.ToolInvokeRequest", "plain"] {
-            let request = client.raw(body.as_str()).reply_to(address).with(|it| it.with_type(kind.into()));
-            client.send(&request).await;
-            let dead = site.take_dead_letter().await;
-            assert_eq!(dead.header("rb-dead-reason"), "reply_to_refused", "{address}");
-            assert_eq!(dead.header("rb-dead-reply-to"), address);
-            assert_eq!((dead.correlation_id(), dead.data.as_slice()), (request.correlation.as_str(), body.as_bytes()));
-        }
-    }
-    assert_eq!(backend.count("refused"), 0);
-    let reply = client.call("work", &json!({"id": "other"})).await;
-    assert_eq!(reply.content(), "worked for other", "other callers are unharmed");
-    daemon.stop(&site).await;
-}
-
-#[tokio::test]
 async fn an_answer_that_nobody_listens_for_is_dead_lettered_with_one_warning_and_counted() {
     let (site, receiver) = (BrokerNamespace::shared().await, Receiver::start().await.unwrap());
     let endpoint = receiver.grpc_endpoint();
@@ -120,48 +97,4 @@ async fn what_the_broker_refuses_or_does_not_have_is_found_out_before_the_tool_r
     let (_, status) = daemon.get("/status").await.unwrap();
     assert_eq!(status["broker"]["reconnects"], 0);
     daemon.stop(&site).await;
-}
-
-#[tokio::test]
-async fn an_address_that_the_broker_does_not_permit_is_refused_before_the_tool_runs_and_harms_no_other_caller() {
-    let (mut site, backend) = (BrokerNamespace::shared().await, Backend::start().await);
-    let (all, user) = (site.url.clone(), site.prefix.clone());
-    let node = RabbitNode::shared().await;
-    node.ctl(&["add_user", &user, "secret"]).await;
-    // It may write to its exchanges and queues, and not to the default exchange: to no queue of anybody else.
-    let (exchange, prefix) = (site.exchange.replace('.', "\\."), &site.prefix);
-    let own = format!("^({exchange}.*|{prefix}.*)$");
-    node.ctl(&["set_permissions", "-p", "/", &user, &own, &own, &own]).await;
-    site.url = node.url_of(&user, "secret");
-    let daemon = Daemon::start(&site, &backend.tool("hold", "/gate?id={id}", "")).await;
-    let client = Client::connect_as(&site, &all).await;
-    let full = BrokerNamespace { url: all, ..site.clone() };
-    client.bind("tool.result.ana").await;
-
-    let call = |id: &str, address: &str| client.request("hold", &json!({"id": id})).reply_to(address);
-    let permitted: Vec<_> = (0..20).map(|n| call(&format!("good-{n}"), "tool.result.ana")).collect();
-    let forbidden: Vec<_> = (0..5).map(|n| call(&format!("bad-{n}"), client.queue())).collect();
-    for request in permitted.iter().chain(&forbidden) {
-        client.send(request).await;
-    }
-    backend.wait_for("good-19").await;
-    backend.open();
-    for request in &permitted {
-        assert!(client.reply(request).await.content().starts_with("passed good"), "other callers are unharmed");
-    }
-    for _ in &forbidden {
-        let dead = full.take_dead_letter().await;
-        assert_eq!(
-            (dead.header("rb-dead-reason"), dead.header("rb-dead-reply-to")),
-            ("reply_to_refused", client.queue())
-        );
-        assert_eq!(dead.body()["toolName"], "hold", "the request itself");
-    }
-    assert_eq!((0..5).map(|n| backend.count(&format!("bad-{n}"))).sum::<usize>(), 0);
-    let logged = daemon.logged("dead-lettered a request");
-    let detail = logged[0]["detail"].as_str().unwrap();
-    assert!(detail.starts_with("the broker does not let the daemon publish there: "), "{logged:?}");
-    let (_, status) = daemon.get("/status").await.unwrap();
-    assert_eq!(status["broker"]["reconnects"], 0);
-    daemon.stop(&full).await;
 }

@@ -118,24 +118,6 @@ async fn a_tool_without_a_limit_gets_the_default_when_the_budget_is_unusable() {
     daemon.stop(&site).await;
 }
 
-#[tokio::test]
-async fn a_request_too_old_on_arrival_is_not_started() {
-    let (site, backend) = (BrokerNamespace::shared().await, Backend::start().await);
-    let daemon = Daemon::start(&site, &backend.tool("work", "/work?id={id}", "")).await;
-    let client = Client::connect(&site).await;
-    let aged = |id: &str, seconds: u64| {
-        let request = client.request("work", &json!({"id": id})).header("rb-timeout-ms", "20000");
-        request.with(|properties| properties.with_timestamp(now() - seconds))
-    };
-    let reply = client.exchange(&aged("late", 30)).await;
-    assert_eq!(reply.code(), "timeout");
-    assert_eq!(reply.body()["outcome"], "not_started");
-    assert_eq!(reply.body()["isRetryable"], true);
-    assert_eq!(backend.count("late"), 0);
-    assert_eq!(client.exchange(&aged("fresh", 5)).await.content(), "worked for fresh");
-    daemon.stop(&site).await;
-}
-
 fn now() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs()
 }

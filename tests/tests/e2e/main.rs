@@ -10,7 +10,6 @@ mod bad_properties;
 mod blocks;
 mod breakers;
 mod busy;
-mod cancelling;
 mod changes;
 mod circle;
 mod commands;

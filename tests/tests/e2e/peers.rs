@@ -124,16 +124,6 @@ async fn a_peer_that_asks_for_an_unknown_tool_gets_the_peers_error() {
 }
 
 #[tokio::test]
-async fn a_peer_whose_topic_nobody_binds_gets_its_answer_on_the_queue_of_that_name() {
-    let (site, daemon, client) = world().await;
-    let body = r#"{"toolCallId":"call_1","toolName":"echo","arguments":"{\"text\":\"here\"}"}"#;
-    let reply = client.exchange(&peers_request(&client, body).reply_to(client.queue())).await;
-    assert_eq!((reply.exchange.as_str(), reply.routing_key.as_str()), ("", client.queue()));
-    assert_eq!(reply.content(), "here");
-    daemon.stop(&site).await;
-}
-
-#[tokio::test]
 async fn an_answer_without_an_address_goes_to_the_default_topic() {
     let (site, daemon, client) = world().await;
     client.bind("tool.result").await;

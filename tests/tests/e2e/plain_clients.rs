@@ -63,31 +63,6 @@ async fn a_python_client_calls_a_rest_tool_and_gets_the_answer_on_its_own_queue(
 }
 
 #[tokio::test]
-async fn a_queue_bound_to_every_topic_does_not_take_a_plain_clients_answer_away() {
-    let (site, backend) = (BrokerNamespace::shared().await, Backend::start().await);
-    let daemon = Daemon::start(&site, &backend.endpoint("get_weather", "/weather/{city}", CITY, "")).await;
-    let request = json!({"body": {"toolName": "get_weather", "arguments": {"city": "Cali"}}}).to_string();
-    // A name that could be a topic for replies as well: there the bystander's queue would take it.
-    let own = format!("tool.result.{}", site.prefix);
-    let replies = lines(&plain_client(&site, &own, &["--bystander", &request]).await);
-    assert_eq!(replies.len(), 1);
-    assert_eq!(replies[0]["queue_is_own"], true);
-    assert_eq!(replies[0]["exchange"], "", "published to the queue, not to a topic");
-    assert_eq!(replies[0]["body"]["content"], r#"{"city":"Cali","sky":"clear"}"#);
-    daemon.stop(&site).await;
-}
-
-#[tokio::test]
-async fn the_direct_reply_address_of_the_broker_works() {
-    let site = BrokerNamespace::shared().await;
-    let daemon = Daemon::start(&site, "[tools]\necho = true\n").await;
-    let script = root().join("tests/python/direct_reply.py");
-    let run = python(&script, &[&site.url, &site.exchange], &[]).await;
-    assert_eq!((run.code, run.out.trim()), (0, "hello, direct"), "{run:?}");
-    daemon.stop(&site).await;
-}
-
-#[tokio::test]
 async fn the_shipped_example_calls_a_tool_as_the_readme_says() {
     let (mut site, backend) = (BrokerNamespace::shared().await, Backend::start().await);
     // The example uses the default exchange of the configuration; no other test does.

@@ -105,24 +105,6 @@ async fn a_call_under_way_keeps_the_tool_that_it_began_with() {
 }
 
 #[tokio::test]
-async fn calls_under_way_count_against_their_agent_after_a_reload_too() {
-    let (site, backend) = (BrokerNamespace::shared().await, Backend::start().await);
-    let hold = backend.tool("hold", "/gate?id={id}", "");
-    let limits = "max_in_flight = 1\nmax_queued = 0\n";
-    let daemon = Daemon::start(&site, &rules(limits, &hold)).await;
-    let client = Client::connect(&site).await;
-    let held = work(&client, "hold", "held");
-    client.send(&held).await;
-    backend.wait_for("held").await;
-    daemon.reload(&rules(&format!("{limits}denied_tools = [\"echo\"]"), &hold)).await;
-    assert_eq!(client.exchange(&work(&client, "hold", "late")).await.code(), "overloaded");
-    backend.open();
-    assert_eq!(client.reply(&held).await.content(), "passed held");
-    assert_eq!(backend.count("late"), 0);
-    daemon.stop(&site).await;
-}
-
-#[tokio::test]
 async fn what_waits_for_a_restart_is_named() {
     let site = BrokerNamespace::shared().await;
     let daemon = Daemon::start(&site, "[tools]\necho = true\n").await;

@@ -9,37 +9,6 @@ use toolbus_e2e::daemon::Daemon;
 use toolbus_e2e::namespace::BrokerNamespace;
 
 #[tokio::test]
-async fn a_tool_that_never_returns_gets_one_timeout_and_holds_nobody_up() {
-    let (site, backend) = (BrokerNamespace::shared().await, Backend::start().await);
-    let tool = backend.tool("hold", "/gate?id={id}", "timeout = \"600ms\"");
-    let daemon = Daemon::start(&site, &format!("[tools]\necho = true\n{tool}")).await;
-    let client = Client::connect(&site).await;
-    let held = client.request("hold", &json!({"id": "held"}));
-    client.send(&held).await;
-    backend.wait_for("held").await;
-    assert_eq!(client.call("echo", &json!({"text": "meanwhile"})).await.content(), "meanwhile");
-    let mut body = client.reply(&held).await.body();
-    body["toolCallId"] = json!("[the message's id]");
-    // The tool ends a twentieth before the call, so that its error, which says more, is told.
-    let told = body["message"].take();
-    let told = told.as_str().unwrap();
-    assert!(told.starts_with("Tool 'hold' did not answer"), "{told}");
-    insta::assert_json_snapshot!(body, @r#"
-    {
-      "code": "timeout",
-      "isRetryable": false,
-      "message": null,
-      "outcome": "unknown",
-      "toolCallId": "[the message's id]",
-      "toolName": "hold"
-    }
-    "#);
-    backend.open();
-    daemon.stop(&site).await;
-    assert_eq!(client.replies_to(&held.correlation).len(), 1, "one answer");
-}
-
-#[tokio::test]
 async fn whether_a_timeout_may_be_retried_follows_from_the_method_and_its_text_has_the_whole_limit() {
     let (site, backend) = (BrokerNamespace::shared().await, Backend::start().await);
     let parameters = r#"{"type":"object","properties":{"id":{"type":"string"}},"required":["id"]}"#;
@@ -117,35 +86,5 @@ async fn results_that_are_too_large_or_no_text_are_failures_with_one_answer_each
     nobody: execution_failed | not_started | Tool 'nobody' could not be reached: there was no connection. Nothing was sent; try again later. | - | retryable true
     ");
     assert_eq!(client.received().len(), 8, "one answer each");
-    daemon.stop(&site).await;
-}
-
-#[tokio::test]
-async fn calls_beyond_what_runs_and_waits_are_told_to_come_again() {
-    let (site, backend) = (BrokerNamespace::shared().await, Backend::start().await);
-    let limits = "[invoke]\nmax_in_flight = 1\nmax_waiting = 1\n";
-    let daemon = Daemon::start(&site, &format!("{limits}{}", backend.tool("hold", "/gate?id={id}", ""))).await;
-    let client = Client::connect(&site).await;
-    let running = client.request("hold", &json!({"id": "running"}));
-    client.send(&running).await;
-    backend.wait_for("running").await;
-    // It waits for at most half of its budget, so that its caller has time for another try.
-    let waiting = client.request("hold", &json!({"id": "waiting"})).header("rb-timeout-ms", "800");
-    let mut body = client.exchange(&waiting).await.body();
-    body["toolCallId"] = json!("[the message's id]");
-    insta::assert_json_snapshot!(body, @r#"
-    {
-      "code": "overloaded",
-      "isRetryable": true,
-      "message": "No place to run this call came free in time. Try again later.",
-      "outcome": "not_started",
-      "retryAfterMs": 1000,
-      "toolCallId": "[the message's id]",
-      "toolName": "hold"
-    }
-    "#);
-    assert_eq!(backend.count("waiting"), 0);
-    backend.open();
-    assert_eq!(client.reply(&running).await.content(), "passed running");
     daemon.stop(&site).await;
 }

@@ -32,16 +32,6 @@ async fn a_body_that_is_not_utf8_is_refused_with_the_position() {
 }
 
 #[tokio::test]
-async fn a_body_that_is_not_json_is_refused_with_the_position() {
-    assert_snapshot!(refusal(raw("{oops")).await, @"The request is not usable: key must be a string at line 1 column 2.");
-}
-
-#[tokio::test]
-async fn a_body_that_is_no_object_is_refused() {
-    assert_snapshot!(refusal(raw("[1]")).await, @"The request is not usable: expected a JSON object, found an array.");
-}
-
-#[tokio::test]
 async fn a_body_that_cannot_be_read_and_has_no_address_is_dead_lettered_once() {
     for body in [&b"\xff\xfe"[..], b"{oops", b"[1]", b"", b"null"] {
         assert_eq!(dead_reason(raw(body).reply_to(None)).await, "malformed_request", "{body:?}");
@@ -65,44 +55,9 @@ async fn a_body_over_the_limit_is_refused_before_it_is_parsed() {
 }
 
 #[tokio::test]
-async fn nesting_over_the_limit_is_refused() {
-    let deep = format!("{}{}", "[".repeat(64), "]".repeat(64));
-    let body = format!(r#"{{"toolName": "echo", "arguments": {deep}}}"#);
-    assert_snapshot!(refusal(raw(body)).await, @"The request is not usable: nested deeper than 64 levels at offset 97.");
-}
-
-#[tokio::test]
 async fn nesting_over_the_limit_inside_an_arguments_string_is_refused() {
     let deep = format!("{{\"text\": {}{}}}", "[".repeat(64), "]".repeat(64));
     assert_snapshot!(refusal(call("echo", json!(deep))).await, @"The arguments are not usable: nested deeper than 64 levels at offset 72.");
-}
-
-#[tokio::test]
-async fn a_member_named_twice_in_any_case_is_refused() {
-    assert_snapshot!(
-        refusal(raw(r#"{"toolName": "echo", "ToolName": "pay"}"#)).await,
-        @"The request is not usable: duplicate member `ToolName` at line 1 column 31."
-    );
-}
-
-#[tokio::test]
-async fn arguments_that_are_not_json_are_refused() {
-    assert_snapshot!(refusal(call("echo", json!("{text"))).await, @"The arguments are not usable: key must be a string at line 1 column 2.");
-}
-
-#[tokio::test]
-async fn arguments_that_are_no_object_are_refused() {
-    for arguments in [json!(5), json!("5"), json!([1]), json!(true), json!("\"text\"")] {
-        assert!(refusal(call("echo", arguments)).await.contains("expected a JSON object"));
-    }
-}
-
-#[tokio::test]
-async fn arguments_with_a_duplicate_member_are_refused() {
-    assert_snapshot!(
-        refusal(call("echo", json!(r#"{"text": "a", "text": "b"}"#))).await,
-        @"The arguments are not usable: duplicate member `text` at line 1 column 20."
-    );
 }
 
 #[tokio::test]

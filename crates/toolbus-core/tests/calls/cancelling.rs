@@ -29,6 +29,8 @@ async fn a_caller_cancels_its_running_call() {
         (&body["code"], &body["outcome"], &body["isRetryable"]),
         (&json!("cancelled"), &json!("unknown"), &json!(false))
     );
+    let effect = "Whether it had its effect is not known: find out before calling again.";
+    assert_eq!(body["message"], format!("The call was cancelled while the tool ran. {effect}"));
     assert_eq!(settled.get(), Some(Settled::Acknowledged));
     assert!(!world.dispatcher.cancel(&agent("ana"), "call_1", None), "gone");
 }
@@ -222,6 +224,7 @@ async fn a_request_to_cancel_is_answered_with_the_envelope_of_every_answer() {
     assert_eq!(service.drain(Duration::from_secs(30)).await, Drained::Finished);
     let sent = world.sent().pop().unwrap();
     assert_eq!(sent.body, json!({"toolCallId": "call_1", "cancelled": false}));
+    assert_eq!(sent.properties.message_type.as_deref(), Some("Toolbus.ToolCancelResponse"));
     assert_eq!(sent.properties.header("rb-rb-content-trust"), Some("tool-output"));
     assert_eq!(sent.properties.header("traceparent"), Some(trace));
     assert!(sent.properties.header("rb-destination").unwrap().len() <= 255);

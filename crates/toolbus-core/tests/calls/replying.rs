@@ -107,11 +107,16 @@ async fn a_peers_topic_that_is_not_permitted_is_a_queue_and_refused_once_it_took
     }
 }
 
-#[tokio::test]
-async fn answers_that_no_queue_takes_are_logged_once_and_not_each() {
+/// Log of this thread until the guard is dropped.
+fn warnings() -> (LogCapture, tracing::subscriber::DefaultGuard) {
     let page = LogCapture::default();
     let subscriber = tracing_subscriber::fmt().with_max_level(Level::WARN).with_writer(page.clone()).finish();
-    let _guard = tracing::subscriber::set_default(subscriber);
+    (page, tracing::subscriber::set_default(subscriber))
+}
+
+#[tokio::test]
+async fn answers_that_no_queue_takes_are_logged_once_and_not_each() {
+    let (page, _guard) = warnings();
     let world = World::new();
     for target in [topic("tool.result.gone"), queue("tool.result.gone")] {
         world.bus.route(target, Route::Unroutable);
@@ -160,11 +165,13 @@ async fn an_answer_that_nobody_takes_is_dead_lettered_and_the_request_acknowledg
 
 #[tokio::test]
 async fn an_address_that_the_broker_refuses_is_refused_before_the_tool_runs_and_harms_nobody_else() {
-    let world = World::new();
+    let (world, (page, _guard)) = (World::new(), warnings());
     world.bus.route(queue("forbidden"), Route::Refused);
     let sent = world.answer(pay().typed(None).reply_to(Some("forbidden"))).await;
     assert_eq!((sent.target, world.runs()), (dead_letters(), 0));
     assert_eq!(sent.properties.header("rb-dead-reason"), Some("reply_to_refused"));
+    let text = page.text();
+    assert!(text.contains("the broker does not let the daemon publish there: ACCESS_REFUSED"), "{text}");
     assert_eq!(world.answer(pay()).await.body["content"], "paid");
     world.bus.route(topic("tool.result"), Route::Refused);
     assert_eq!(world.answer(pay().reply_to(None)).await.target, dead_letters());

@@ -159,6 +159,7 @@ async fn a_request_that_is_too_old_is_not_run() {
     message.properties.timestamp = Some(now.as_secs() - 5);
     let sent = world.answer(message).await;
     assert_eq!((&sent.body["code"], &sent.body["outcome"]), (&json!("timeout"), &json!("not_started")));
+    assert_eq!(sent.body["isRetryable"], true);
     assert_eq!(world.runs(), 0);
 }
 
@@ -221,7 +222,8 @@ async fn waiting_leaves_half_of_the_budget_for_another_try() {
     world.until_running(1).await;
     let begun = Clock::SYSTEM.now();
     let sent = world.answer(call("wait", json!({})).id("second").header("rb-timeout-ms", "1000")).await;
-    assert_eq!(sent.body["code"], "overloaded");
+    assert_eq!((&sent.body["code"], &sent.body["outcome"]), (&json!("overloaded"), &json!("not_started")));
+    assert_eq!(sent.body["message"], "No place to run this call came free in time. Try again later.");
     assert!(Clock::SYSTEM.since(begun) >= Duration::from_millis(450));
     world.go_on.notify_one();
     first.await.unwrap();

@@ -99,7 +99,7 @@ fn a_request_without_a_tools_name_is_refused() {
 
 #[test]
 fn a_body_that_is_not_a_request_is_refused_in_words() {
-    let table: [(&[u8], &str); 22] = [
+    let table: [(&[u8], &str); 23] = [
         (b"", "EOF while parsing a value at line 1 column 0"),
         (b"   ", "EOF while parsing a value at line 1 column 3"),
         (b"{", "EOF while parsing an object at line 1 column 1"),
@@ -119,6 +119,7 @@ fn a_body_that_is_not_a_request_is_refused_in_words() {
         (b"true", "expected a JSON object, found a boolean"),
         (b"-5", "expected a JSON object, found a number"),
         (b"\"hunter2\"", "expected a JSON object, found a string"),
+        (b"{\"toolName\":\"a\",\"ToolName\":\"b\"}", "duplicate member `ToolName` at line 1 column 26"),
         (b"{\"toolName\":5}", "invalid type: integer `5`, expected a string at line 1 column 13"),
         (b"{\"toolName\":\"\\ud800\"}", "unexpected end of hex escape at line 1 column 20"),
         (
@@ -190,6 +191,8 @@ fn nesting_is_read_down_to_the_limit_and_no_deeper() {
     assert!(refusal(body(MAX_DEPTH).as_bytes()).starts_with("nested deeper than 64 levels at offset "));
     let unknown = format!(r#"{{"toolName":"t","extra":{}}}"#, "[".repeat(100));
     assert!(refusal(unknown.as_bytes()).starts_with("nested deeper than 64 levels"));
+    let endless = format!(r#"{{"toolName":"t","arguments":{}"#, "[".repeat(1_000_000));
+    assert_eq!(refusal(endless.as_bytes()), "nested deeper than 64 levels at offset 91");
 }
 
 #[test]

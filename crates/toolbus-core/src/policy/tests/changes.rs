@@ -143,6 +143,9 @@ fn agents_keep_their_places_when_their_limits_stay() {
     replace(&access, policy([("ana", section(1)), ("bob", section(2))]));
     assert!(Arc::ptr_eq(&ana, &gate("ana")));
     assert!(!Arc::ptr_eq(&bob, &gate("bob")));
+    let narrowed = AgentPolicy { denied: patterns(&["pay"]), ..section(1) };
+    replace(&access, policy([("ana", narrowed), ("bob", section(2))]));
+    assert!(Arc::ptr_eq(&ana, &gate("ana")));
 }
 
 #[test]
