@@ -1,7 +1,5 @@
 //! A raw HTTP client: it sends what no other would.
 
-use std::time::{Duration, Instant};
-
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::net::TcpStream;
@@ -75,13 +73,6 @@ impl Connection {
             }
         }
         true
-    }
-
-    /// Measures the time until the other side closes.
-    pub async fn closed_after(&mut self) -> Duration {
-        let started = Instant::now();
-        let _ = self.0.read_to_end(&mut Vec::new()).await;
-        started.elapsed()
     }
 }
 

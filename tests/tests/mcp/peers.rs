@@ -35,20 +35,6 @@ impl Fixture {
 }
 
 #[tokio::test]
-async fn an_agent_that_asks_in_the_second_of_the_start_is_told_of_every_server() {
-    let (site, small) = (BrokerNamespace::shared().await, Small::new());
-    small.write(&both(&small));
-    let late = Peer::start(&site, "Unlisted").await;
-    let mut daemon = Daemon::spawn(&site, &format!("{AGENTS}{}", small.file()), &[]);
-    let queue = format!("{}.mcp-refresh", site.prefix);
-    eventually("a consumer of requests", async || (site.consumers(&queue).await? == 1).then_some(())).await;
-    late.refresh(None).await;
-    late.knows(&[("Notes", &["read_note", "write_note"]), ("mail", &["send_mail"])]).await;
-    daemon.signal("TERM").await;
-    daemon.ended().await;
-}
-
-#[tokio::test]
 async fn a_request_that_is_older_than_the_daemon_is_no_less_answered() {
     let Fixture { site, small, daemon } = Fixture::start().await;
     let peer = Peer::start(&site, "Unlisted").await;

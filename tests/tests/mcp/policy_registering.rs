@@ -97,58 +97,6 @@ async fn what_the_rules_allow_is_registered_and_is_there_after_a_restart_until_i
 }
 
 #[tokio::test]
-async fn what_the_rules_do_not_allow_is_refused_on_both_ways() {
-    let site = BrokerNamespace::shared().await;
-    let daemon = Daemon::start(&site, &allowed()).await;
-    let client = Client::connect(&site).await;
-    let (python, program) = (python(), PROGRAM);
-    let mut told = Vec::new();
-    for given in [
-        json!({"command": "/bin/sh", "arguments": ["-c", "true"]}),
-        json!({"command": python, "arguments": ["-c", program, "x", "y"]}),
-        json!({"command": python, "arguments": [program, "x", "about"]}),
-        json!({"command": python, "arguments": [program, "x", "about", "-x"]}),
-        json!({"url": "https://other.example.com/mcp"}),
-        json!({"url": "http://mcp.example.com/mcp"}),
-        json!({"command": python, "arguments": [program, "x", "about", "y"], "env": {"LD_PRELOAD": "/tmp/x.so"}}),
-        json!({"command": python, "arguments": [program, "x", "about", "y"], "cwd": "/tmp"}),
-        json!({"url": "https://mcp.example.com/mcp", "headers": {"Authorization": "x"}}),
-    ] {
-        let mut call = given.clone();
-        call["server_name"] = "new".into();
-        let reply = called(&client, "ana", TOOLS[0], &call).await;
-        let text = if reply.code().is_empty() { reply.content() } else { reply.error() };
-        assert!(!reply.code().is_empty() || reply.body()["isError"] == true, "{reply:?}");
-        // The request about servers has no such fields at all.
-        if given.get("cwd").is_none() && given.get("headers").is_none() {
-            let body = json!({"serverName": "new", "type": "", "url": given["url"], "command": given["command"],
-                              "args": given["arguments"], "env": given["env"]});
-            let body: serde_json::Map<String, Value> =
-                body.as_object().unwrap().clone().into_iter().filter(|(_, value)| !value.is_null()).collect();
-            let body = Value::from(body);
-            let by_peers = client.exchange(&manage(&client, "McpRegisterServerRequest", &body).by("ana")).await.body();
-            assert_eq!(by_peers["success"], false);
-            assert!(text.ends_with(by_peers["error"].as_str().unwrap()), "{text} and {by_peers}");
-        }
-        told.push(text);
-    }
-    insta::assert_snapshot!(told.join("\n"), @"
-    Failed to register server 'new': this command line is none of those that an operator allows.
-    Failed to register server 'new': this command line is none of those that an operator allows.
-    Failed to register server 'new': this command line is none of those that an operator allows.
-    Failed to register server 'new': this command line is none of those that an operator allows.
-    Failed to register server 'new': the host of this url, on its port, is none of those that an operator allows.
-    Failed to register server 'new': the url must begin with https://; http:// is for this machine alone.
-    Parameter 'env' is none of this tool's. A server that needs an environment, headers or credentials must be configured by an operator.
-    Parameter 'cwd' is none of this tool's. A server that needs an environment, headers or credentials must be configured by an operator.
-    Parameter 'headers' is none of this tool's. A server that needs an environment, headers or credentials must be configured by an operator.
-    ");
-    let left = daemon.operate(&["mcp", "list", "--output", "json"]).await.json();
-    assert_eq!(left["servers"], json!([]));
-    daemon.stop(&site).await;
-}
-
-#[tokio::test]
 async fn a_subagent_neither_registers_nor_removes_servers_on_any_way() {
     let site = BrokerNamespace::shared().await;
     let daemon = Daemon::start(&site, &allowed()).await;

@@ -164,19 +164,6 @@ async fn each_session_has_a_server_of_its_own_that_knows_whose_it_is() {
 }
 
 #[tokio::test]
-async fn a_session_whose_name_is_a_path_stays_in_its_place() {
-    let fixture = Fixture::start("").await;
-    let mut directories = std::collections::BTreeSet::new();
-    for session in ["../../escaped", "..", "a/b", "/etc", "a b"] {
-        let about = fixture.about("ana", session).await;
-        let directory = std::path::PathBuf::from(about["cwd"].as_str().unwrap());
-        assert_eq!(directory.parent().unwrap(), fixture.desks.path().join("ana"), "{session}");
-        assert!(directories.insert(directory), "{session}");
-    }
-    fixture.daemon.stop(&fixture.site).await;
-}
-
-#[tokio::test]
 async fn the_server_of_a_session_ends_with_it_and_the_next_begins_anew() {
     let fixture = Fixture::start("").await;
     let (first, other) = (fixture.about("ana", "one").await, fixture.about("ana", "two").await);
@@ -197,26 +184,6 @@ async fn the_server_of_an_idle_session_ends() {
     gone(&first["pid"]).await;
     eventually("no session", async || (fixture.sessions().await == 0).then_some(())).await;
     assert_eq!(fixture.about("ana", "one").await["asked"], 1);
-    fixture.daemon.stop(&fixture.site).await;
-}
-
-#[tokio::test]
-async fn there_are_no_more_sessions_than_there_may_be() {
-    let fixture = Fixture::start("max_sessions = 1").await;
-    let first = fixture.about("ana", "one").await;
-    for (agent, session) in [("ana", "two"), ("bruno", "one")] {
-        let refused = fixture.client.exchange(&fixture.request(agent, session)).await;
-        assert_eq!(refused.code(), "overloaded", "{refused:?}");
-    }
-    assert_eq!(fixture.about("ana", "one").await["asked"], 2);
-    fixture.end("ana", "one").await;
-    gone(&first["pid"]).await;
-    let next = eventually("room", async || {
-        let reply = fixture.client.exchange(&fixture.request("bruno", "one")).await;
-        reply.code().is_empty().then(|| told(&reply))
-    })
-    .await;
-    assert_eq!(next["environment"]["WHO"], "bruno");
     fixture.daemon.stop(&fixture.site).await;
 }
 

@@ -99,21 +99,6 @@ async fn a_client_that_lost_its_connection_asks_again_and_gets_the_answer_of_the
 }
 
 #[tokio::test]
-async fn a_key_that_identifies_no_call_is_refused_and_nothing_is_run() {
-    let fixture = Fixture::new(&["gate"]).await;
-    let session = fixture.session(ANA).await;
-    for key in [json!("tool-call-id"), json!(7), json!("")] {
-        let mut message = gate("refused");
-        message["params"]["_meta"]["rb-idempotency-key"] = key;
-        let refused = fixture.ask(&[ANA, &session], &message).await;
-        assert_eq!(refused["error"]["code"], -32602, "{refused}");
-        assert!(refused["error"]["message"].as_str().unwrap().contains("rb-idempotency-key"), "{refused}");
-    }
-    assert_eq!(fixture.backend.total(), 0);
-    fixture.daemon.end().await;
-}
-
-#[tokio::test]
 async fn over_standard_input_and_output_the_key_goes_on_to_the_daemon() {
     let (site, backend) = (BrokerNamespace::shared().await, Backend::start().await);
     let daemon = Daemon::start(&site, &backend.tool("work", "/work?id={id}", "")).await;

@@ -3,7 +3,6 @@
 #![expect(clippy::unwrap_used, clippy::indexing_slicing, clippy::panic, reason = "a test fails by panicking")]
 
 mod connections;
-mod entrance;
 mod fixture;
 mod guides;
 mod keys;

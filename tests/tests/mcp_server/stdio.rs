@@ -49,27 +49,6 @@ async fn a_client_lists_and_calls_the_tools_of_its_agent() {
 }
 
 #[tokio::test]
-async fn a_client_without_a_handshake_is_served_as_well() {
-    let site = BrokerNamespace::shared().await;
-    let daemon = Daemon::start(&site, RULES).await;
-    let mut client = Stdio::start(&site, "ana");
-    let meta = json!({"io.modelcontextprotocol/protocolVersion": "2026-07-28", "io.modelcontextprotocol/clientCapabilities": {}});
-    let discovered = client.ask("server/discover", &json!({"_meta": meta})).await;
-    assert_eq!(discovered["result"]["supportedVersions"][0], "2026-07-28");
-    let listed = client.ask("tools/list", &json!({"_meta": meta})).await;
-    assert!(listed["result"]["tools"].as_array().unwrap().iter().any(|tool| tool["name"] == "echo"), "{listed}");
-    let call = json!({"name": "echo", "arguments": {"text": "hello"}, "_meta": meta});
-    let result = client.ask("tools/call", &call).await;
-    assert_eq!(
-        (&result["result"]["resultType"], &result["result"]["content"][0]["text"]),
-        (&json!("complete"), &json!("hello"))
-    );
-    client.close();
-    assert_eq!(client.ended().await.0, Some(0));
-    daemon.stop(&site).await;
-}
-
-#[tokio::test]
 async fn a_client_is_told_when_its_tools_change() {
     let site = BrokerNamespace::shared().await;
     let rules = |tools: &str| format!("{RULES}[agents.ana]\nallowed_tools = [{tools}]\n");

@@ -108,15 +108,3 @@ async fn a_token_that_is_taken_away_counts_no_more_for_sessions_and_streams_eith
     assert!(!daemon.text().contains("the-next-token"), "{}", daemon.text());
     daemon.end().await;
 }
-
-#[tokio::test]
-async fn a_mistake_in_the_tokens_changes_nothing() {
-    let daemon = Daemon::alone(RULES).await;
-    let twice = RULES.replace(" }", ", bea = \"s3cret-token-of-ana\" }");
-    let line = daemon.reload(&twice).await;
-    assert!(line["error"].as_str().unwrap().contains("http.tokens.bea"), "{line}");
-    let mut connection = Connection::open(daemon.listen()).await;
-    assert_eq!(connection.post(&[ANA], &hello()).await.code, 200);
-    assert!(!daemon.text().contains("s3cret"), "{}", daemon.text());
-    daemon.end().await;
-}

@@ -127,6 +127,18 @@ async fn arguments_that_are_no_object_are_refused() {
     assert_eq!(world.backend.log(), ["began echo", "ended echo"]);
 }
 
+/// Ambiguous and deep ones are for the checks of arguments.
+#[tokio::test(start_paused = true)]
+async fn arguments_reach_the_backend_as_they_are_written() {
+    let world = Fixture::new();
+    let session = world.begin(&world.ana).await;
+    let written = format!(r#"{{"id":"one", "id":"two","deep":{}1{}}}"#, "[".repeat(10_000), "]".repeat(10_000));
+    let params = format!(r#"{{"name":"echo","arguments":{written}}}"#);
+    let body = format!(r#"{{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{params}}}"#);
+    let reply = world.send(&world.ana, &[JSON, BOTH, ("mcp-session-id", &session)], body).await.json().await;
+    assert_eq!(reply["result"]["content"][0]["text"], written);
+}
+
 #[tokio::test(start_paused = true)]
 async fn what_is_no_request_is_taken_and_not_answered() {
     let world = Fixture::new();

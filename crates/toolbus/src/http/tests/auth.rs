@@ -234,6 +234,10 @@ async fn tokens_change_at_once() {
     fixture.auth.replace(&next);
     assert_eq!(fixture.with(&["Authorization: Bearer another-secret-of-bea"]).await.body, "bea 0");
     assert_eq!(client.request("POST /mcp", &[&token()], "").await.code, 401);
+    for (lines, expected) in [("closed", 404), ("open", 200), ("closed", 404)] {
+        fixture.auth.replace(&config(lines));
+        assert_eq!(fixture.with(&[]).await.code, expected, "{lines}");
+    }
 }
 
 #[tokio::test(start_paused = true)]
@@ -323,7 +327,8 @@ async fn a_body_is_read_up_to_its_bound_whether_or_not_its_length_is_told() {
     let fixture = Fixture::new("small");
     let fits = "x".repeat(4096);
     assert_eq!(fixture.ask("POST /mcp", &[&token()], &fits).await.body, "ana 4096");
-    assert_eq!(fixture.ask("POST /mcp", &[&token()], &format!("{fits}x")).await.code, 413);
+    let refused = fixture.ask("POST /mcp", &[&token()], &format!("{fits}x")).await;
+    assert!(refused.code == 413 && refused.body.contains("http.max_body"), "{refused:?}");
     let chunk = format!("400\r\n{}\r\n", "x".repeat(0x400));
     let chunked = |count| format!("{}0\r\n\r\n", chunk.repeat(count));
     for (count, expected) in [(4, 200), (5, 413)] {
