@@ -72,18 +72,12 @@ class Handler(BaseHTTPRequestHandler):
             self.send(307, Location=ELSEWHERE)
         elif way == "drop":
             self.close_connection = True
-        elif way == "silent":
-            time.sleep(100_000)
         elif way == "garbage":
             self.send(200, b"\xff\x00{[" * 1000)
         elif way.startswith("sse-"):
             self.send(405)
         elif message is None:
             self.send(405)
-        elif method == "tools/call" and way == "hang":
-            self.stream()
-            self.write(b'event: message\ndata: {"jsonrpc":"2.0",')
-            time.sleep(100_000)
         elif method == "tools/call" and way == "huge":
             self.stream()
             self.write(b'data: {"jsonrpc":"2.0","id":%d,"result":{"content":[{"type":"text","text":"' % message["id"])

@@ -112,15 +112,6 @@ def garbage():
         raw(random.randbytes(65_536))
 
 
-def half():
-    raw(b'{"jsonrpc":"2.0","id":')
-
-
-def held():
-    half()
-    silent()
-
-
 def line():
     for _ in range(16_384):
         raw(b"x" * 65_536)
@@ -142,13 +133,6 @@ class Mute(Server):
             print("waiting for the licence server", file=sys.stderr, flush=True)
 
 
-class OtherId(Server):
-    def take(self, message):
-        if "id" in message:
-            message["id"] = 1_000_000
-        super().take(message)
-
-
 class Many(Server):
     count = MANY + 5
 
@@ -166,16 +150,6 @@ class Large(Many):
         properties = {f"property_{n}": {"type": "string", "description": "y" * 400} for n in range(2)}
         schema = {"type": "object", "properties": properties}
         return [tool(f"many_{n}", schema, description="x" * 100) for n in range(self.count)]
-
-
-class Endless(Server):
-    """Every page leads to another one."""
-
-    page = 0
-
-    def list(self, request):
-        self.page += 1
-        answer(request, {"tools": [tool(f"page_{self.page}")], "nextCursor": str(self.page)})
 
 
 class Duplicates(Server):
@@ -410,12 +384,12 @@ class Spy(Server):
 
 
 WAYS = {
-    "neighbour": Neighbour().run, "plain": Server().run, "garbage": garbage, "half": half, "held": held, "line": line,
-    "silent": silent, "exits": exits, "mute": Mute().run, "other-id": OtherId().run, "many": Many().run, "large": Large().run,
-    "endless": Endless().run, "duplicates": Duplicates().run, "schemas": Schemas().run, "stubborn": Stubborn().run,
-    "forks": Forks().run, "stderr": Stderr().run, "notices": Notices().run, "blasts": Blasts().run, "changes": Changes().run,
-    "turning": Turning().run, "never-again": NeverAgain().run, "reports": Reports().run, "asks": Asks().run,
-    "deaf": Deaf().run, "huge": Huge().run, "deep": Deep().run, "rows": Rows().run, "names": Names().run, "prose": Prose().run,
+    "neighbour": Neighbour().run, "plain": Server().run, "garbage": garbage, "line": line, "silent": silent,
+    "exits": exits, "mute": Mute().run, "many": Many().run, "large": Large().run, "duplicates": Duplicates().run,
+    "schemas": Schemas().run, "stubborn": Stubborn().run, "forks": Forks().run, "stderr": Stderr().run,
+    "notices": Notices().run, "blasts": Blasts().run, "changes": Changes().run, "turning": Turning().run,
+    "never-again": NeverAgain().run, "reports": Reports().run, "asks": Asks().run, "deaf": Deaf().run,
+    "huge": Huge().run, "deep": Deep().run, "rows": Rows().run, "names": Names().run, "prose": Prose().run,
     "spy": Spy().run, "patterns": Patterns().run,
 }
 

@@ -23,19 +23,6 @@ async fn a_server_that_ignores_sigterm_is_killed() {
 }
 
 #[tokio::test]
-async fn what_a_server_forks_ends_with_it() {
-    let fixture = Fixture::besieged("forks").await;
-    fixture.seen("ready", "").await;
-    // The neighbour and its supervisor, the server and its own, and three children.
-    let before = eventually("the children", async || Some(fixture.processes()).filter(|pids| pids.len() == 7)).await;
-    fixture.add("").await;
-    eventually("their end", async || (fixture.processes().len() == 2).then_some(())).await;
-    fixture.neighbour_serves().await;
-    assert!(fixture.processes().iter().all(|pid| before.contains(pid)));
-    fixture.end().await;
-}
-
-#[tokio::test]
 async fn what_a_server_forks_ends_with_a_daemon_that_is_killed() {
     let mut fixture = Fixture::besieged("forks").await;
     fixture.seen("ready", "").await;

@@ -95,14 +95,6 @@ async fn details_of_thousands_of_tools_at_once_are_refused_in_few_words() {
 }
 
 #[tokio::test]
-async fn a_list_without_an_end_is_cut() {
-    let fixture = Fixture::besieged("endless").await;
-    let shown = fixture.seen("ready", "").await;
-    assert_eq!(shown["tools"].as_array().unwrap().len(), 1_000);
-    fixture.end().await;
-}
-
-#[tokio::test]
 async fn of_two_tools_of_one_name_the_first_counts() {
     let fixture = Fixture::besieged("duplicates").await;
     let shown = fixture.seen("ready", "").await;

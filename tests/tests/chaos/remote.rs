@@ -98,29 +98,12 @@ async fn servers_that_refuse_for_ever_are_tried_seldom_and_shown() {
 }
 
 #[tokio::test]
-async fn a_server_that_never_answers_is_seen_to_be_tried() {
-    let (_remote, fixture) = besieged("silent", "").await;
-    let shown = fixture.shown("hostile").await;
-    assert!(["connecting", "waiting"].iter().any(|phase| shown["phase"] == *phase), "{shown}");
-    fixture.end().await;
-}
-
-#[tokio::test]
 async fn a_call_is_not_led_elsewhere() {
     let (remote, fixture) = besieged("redirect-late", "").await;
     fixture.seen("ready", "").await;
     let reply = fixture.strike().await;
     insta::assert_snapshot!(format!("{}: {}", reply.code(), reply.error()), @"execution_failed: The MCP server of tool 'strike' refused the request. Only an operator can mend this. Whether it had its effect is not known: find out before calling again.");
     assert!(remote.led_nobody_elsewhere());
-    fixture.end().await;
-}
-
-#[tokio::test]
-async fn an_answer_that_stops_midway_is_waited_for_until_the_deadline() {
-    let (_remote, fixture) = besieged("hang", "tool_timeout = \"1s\"").await;
-    fixture.seen("ready", "").await;
-    let reply = fixture.strike_beside_neighbour(json!({})).await;
-    assert_eq!(reply.code(), "timeout", "{:?}", reply.body());
     fixture.end().await;
 }
 

@@ -73,9 +73,10 @@ async fn an_empty_cursor_leads_to_a_page_or_ends_the_list_of_a_server_that_means
 async fn pages_without_end_are_left() {
     let listed = listed(|cursor| {
         let page: u32 = cursor.map_or(0, |cursor| cursor.parse().unwrap());
-        json!({ "tools": [], "nextCursor": (page + 1).to_string() })
+        json!({ "tools": [tool("same")], "nextCursor": (page + 1).to_string() })
     })
     .await;
+    assert_eq!(listed.tools.len(), 1_000);
     assert_eq!(listed.cut.as_deref(), Some("the server has more than 1000 pages of tools"));
 }
 
