@@ -1,8 +1,12 @@
 //! Patterns of names: the one type behind every list of tools in a configuration.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
+
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::{Deserialize, Serialize};
 
 /// Longest pattern, in bytes: that of the longest name.
 const MAX_LENGTH: usize = 255;
@@ -13,7 +17,8 @@ const FOREIGN: [char; 9] = ['[', ']', '{', '}', '!', '^', '$', '|', '\\'];
 /// for itself.
 ///
 /// Own code: libraries for patterns of paths give `[`, `{` and `/` a meaning that tool names do not know.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
 pub struct Pattern(Arc<str>);
 
 /// Why a text is no pattern.
@@ -86,6 +91,12 @@ impl Pattern {
         if self.is_exact() { usize::MAX } else { self.0.chars().filter(|c| !matches!(c, '*' | '?')).count() }
     }
 
+    /// Whether the pattern matches a tool under its published name, or under its own within a tool set.
+    #[must_use]
+    pub fn matches_either(&self, published: &str, bare: &str) -> bool {
+        self.matches(published) || self.matches(bare)
+    }
+
     /// Whether the pattern stands for all of `name`.
     ///
     /// Costs at most the product of both lengths: only the last `*` is ever returned to.
@@ -113,6 +124,38 @@ impl Pattern {
                 },
             }
         }
+    }
+}
+
+impl TryFrom<String> for Pattern {
+    type Error = PatternError;
+
+    fn try_from(text: String) -> Result<Self, PatternError> {
+        Self::parse(&text)
+    }
+}
+
+impl From<Pattern> for String {
+    fn from(pattern: Pattern) -> Self {
+        pattern.0.as_ref().to_owned()
+    }
+}
+
+impl JsonSchema for Pattern {
+    fn schema_name() -> Cow<'static, str> {
+        "Pattern".into()
+    }
+
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({
+            "type": "string",
+            "format": "toolbus-pattern",
+            "description": "Name of a tool, or a pattern: `*` any run, `?` one character.",
+        })
     }
 }
 

@@ -17,6 +17,7 @@ mod client;
 mod credential;
 pub mod egress;
 pub mod headers;
+mod local;
 mod redirect;
 
 pub use auth::{AgentCredential, Auth};
@@ -25,4 +26,5 @@ pub use body::{read_growing, read_up_to};
 pub use client::{HttpClient, HttpClientError, HttpReply, SendError, http_client};
 pub use credential::{ClientCredentials, Credential, CredentialError};
 pub use headers::HeaderError;
+pub use local::is_local;
 pub use redirect::RedirectError;

@@ -17,8 +17,7 @@ pub mod invoke;
 pub mod ledger;
 pub mod mcp;
 pub mod outbound;
-pub mod pattern;
-mod pattern_sites;
+pub mod pattern_sites;
 pub mod pins;
 pub mod policy;
 mod rules;
@@ -60,15 +59,16 @@ pub use http::HttpConfig;
 pub use identity::IdentityConfig;
 pub use invoke::InvokeConfig;
 pub use ledger::LedgerConfig;
-pub use mcp::{McpConfig, McpServers};
+pub use mcp::McpServers;
 pub use outbound::OutboundConfig;
-pub use pattern::ToolPattern;
 pub use pins::PinsConfig;
 pub use policy::PolicyError;
 pub use secrets::KeyedSecret;
 pub use store::StoreConfig;
 pub use telemetry::TelemetryConfig;
 pub use toolbus_agents::{A2aConfig, GuidesConfig, PipelinesConfig, ScheduleConfig, SubagentsConfig};
+pub use toolbus_mcp_client::config::McpConfig;
+use toolbus_mcp_client::config::ServersFile;
 pub use toolbus_memory::{MemoryConfig, ResultsConfig};
 pub use toolbus_outbound::egress::EgressConfig;
 pub use toolbus_scripts::commands::CommandConfig;
@@ -79,7 +79,6 @@ pub use tools::{ToolLimits, ToolsConfig};
 pub use toolsets::ToolsetConfig;
 
 use described::DescribedRest;
-use mcp::ServersFile;
 
 /// Start of the environment variables that change the configuration.
 pub const ENVIRONMENT_PREFIX: &str = "TOOLBUS__";

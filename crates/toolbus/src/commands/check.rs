@@ -243,8 +243,9 @@ fn scripts(config: &Config) -> String {
 
 #[cfg(test)]
 mod tests {
+    use toolbus_mcp_client::config::ServerConfig;
+
     use super::*;
-    use crate::config::mcp::ServerConfig;
     use crate::config::{Override, ScriptConfig};
 
     #[test]

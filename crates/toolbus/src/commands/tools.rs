@@ -160,6 +160,7 @@ fn pair(key: &str, value: &Value) -> String {
 #[cfg(test)]
 mod tests {
     use serde_json::json;
+    use toolbus_core::pattern::Pattern;
 
     use super::*;
     use crate::commands::arguments::parse;
@@ -175,7 +176,7 @@ mod tests {
         let mut config = Config::default();
         config.tools.echo = true;
         config.tools.limits.insert(
-            crate::config::ToolPattern::parse("*_time").unwrap(),
+            Pattern::parse("*_time").unwrap(),
             crate::config::ToolLimits { timeout: Some(HumanDuration::from_secs(5)), max_in_flight: Some(2) },
         );
         insta::assert_snapshot!(table(&all(&config)), @r#"

@@ -7,9 +7,8 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize, Serializer};
 use serde_json::{Map, Value};
 use toolbus_core::caller::AgentName;
+use toolbus_core::pattern::Pattern;
 use toolbus_outbound::egress::{HostLists, HostRule};
-
-use super::pattern::ToolPattern;
 
 /// The section for every agent that has none of its own.
 pub const DEFAULT_AGENT: &str = "default";
@@ -21,7 +20,7 @@ const MAX_LIST: usize = 10_000;
 /// Sections by name of the agent; `default` is for callers without one.
 pub type Agents = BTreeMap<AgentName, AgentConfig>;
 /// Rates by pattern of tool names.
-pub type Rates = BTreeMap<ToolPattern, RateConfig>;
+pub type Rates = BTreeMap<Pattern, RateConfig>;
 /// Recipients by name of the channel.
 pub type Recipients = BTreeMap<String, Vec<String>>;
 
@@ -33,7 +32,7 @@ pub struct AgentConfig {
     pub allowed_tools: AllowedTools,
     /// Tools that it may not use, whatever else allows them.
     #[schemars(length(max = 10_000))]
-    pub denied_tools: Vec<ToolPattern>,
+    pub denied_tools: Vec<Pattern>,
     /// Tool sets that it has.
     #[schemars(length(max = 1024), extend("items" = {"type": "string", "format": "toolbus-prefix"}))]
     pub toolsets: Vec<String>,
@@ -60,10 +59,10 @@ pub struct AgentConfig {
     pub denied_hosts: Vec<HostRule>,
     /// Agents that it may give tasks to, by pattern of their names; absent or `[]`: none.
     #[schemars(length(max = 10_000))]
-    pub allowed_agents: Vec<ToolPattern>,
+    pub allowed_agents: Vec<Pattern>,
     /// Arguments that are set for it, by pattern of tool names. It neither sees nor changes them.
     #[schemars(extend("maxProperties" = 1024, "propertyNames" = {"format": "toolbus-pattern"}))]
-    pub arguments: BTreeMap<ToolPattern, Map<String, Value>>,
+    pub arguments: BTreeMap<Pattern, Map<String, Value>>,
     /// Bindings to channels, each at most as wide as the agent itself.
     #[schemars(length(max = 1024))]
     pub bindings: Vec<BindingConfig>,
@@ -85,7 +84,7 @@ pub struct BindingConfig {
     /// Tools that it may not use.
     #[serde(default)]
     #[schemars(length(max = 10_000))]
-    pub denied_tools: Vec<ToolPattern>,
+    pub denied_tools: Vec<Pattern>,
     /// Replaces the agent's, channel by channel; a channel that is absent here is the agent's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "recipients")]
@@ -116,7 +115,7 @@ pub enum AllowedTools {
     /// None.
     None,
     /// Tools that one of these patterns matches; the list is never empty.
-    Only(Vec<ToolPattern>),
+    Only(Vec<Pattern>),
 }
 
 /// The forms that [`AllowedTools`] is written in.
@@ -124,7 +123,7 @@ pub enum AllowedTools {
 #[serde(untagged)]
 enum AllowedToolsForm {
     Word(AllowedToolsWord),
-    List(Vec<ToolPattern>),
+    List(Vec<Pattern>),
 }
 
 #[derive(Serialize, Deserialize)]
@@ -146,7 +145,7 @@ impl AllowedTools {
 
     /// The patterns, where there are any.
     #[must_use]
-    pub fn patterns(&self) -> &[ToolPattern] {
+    pub fn patterns(&self) -> &[Pattern] {
         match self {
             Self::All | Self::None => &[],
             Self::Only(patterns) => patterns,
@@ -155,12 +154,12 @@ impl AllowedTools {
 }
 
 /// Whether one of the patterns matches a name.
-pub(crate) fn matches_any(patterns: &[ToolPattern], name: &str) -> bool {
+pub(crate) fn matches_any(patterns: &[Pattern], name: &str) -> bool {
     patterns.iter().any(|pattern| pattern.matches(name))
 }
 
 /// Whether one of the patterns matches a tool under its published name, or under its own within a tool set.
-pub(crate) fn matches_either(patterns: &[ToolPattern], published: &str, bare: &str) -> bool {
+pub(crate) fn matches_either(patterns: &[Pattern], published: &str, bare: &str) -> bool {
     patterns.iter().any(|pattern| pattern.matches_either(published, bare))
 }
 
@@ -195,7 +194,7 @@ impl JsonSchema for AllowedTools {
     fn json_schema(generator: &mut SchemaGenerator) -> Schema {
         json_schema!({
             "anyOf": [
-                {"type": "array", "items": generator.subschema_for::<ToolPattern>(), "maxItems": MAX_LIST},
+                {"type": "array", "items": generator.subschema_for::<Pattern>(), "maxItems": MAX_LIST},
                 {"type": "string", "enum": ["none"]},
             ],
         })
@@ -239,7 +238,7 @@ mod tests {
 
     #[test]
     fn a_list_of_allowed_tools_is_written_as_it_is_read() {
-        let only = AllowedTools::Only(vec![ToolPattern::parse("web_*").unwrap()]);
+        let only = AllowedTools::Only(vec![Pattern::parse("web_*").unwrap()]);
         let table = [(json!([]), AllowedTools::All), (json!("none"), AllowedTools::None), (json!(["web_*"]), only)];
         for (written, expected) in table {
             assert_eq!(serde_json::from_value::<AllowedTools>(written.clone()).unwrap(), expected);

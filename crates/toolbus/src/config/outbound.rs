@@ -2,9 +2,8 @@
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use toolbus_core::pattern::Pattern;
 use toolbus_core::recipients::Compare;
-
-use super::pattern::ToolPattern;
 
 /// Tools that address people on one channel.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -12,7 +11,7 @@ use super::pattern::ToolPattern;
 pub struct OutboundConfig {
     /// The tools.
     #[schemars(length(min = 1, max = 1024))]
-    pub tools: Vec<ToolPattern>,
+    pub tools: Vec<Pattern>,
     /// The arguments that hold recipients, as JSON pointers; `*` is every element of a list: `["/to", "/cc/*"]`.
     #[schemars(length(min = 1, max = 64), extend("items" = {"type": "string", "format": "toolbus-recipient-path"}))]
     pub recipients: Vec<String>,

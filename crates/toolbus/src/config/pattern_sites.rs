@@ -3,18 +3,18 @@
 use std::collections::BTreeMap;
 
 use toolbus_config::{KeyPath, Part, key_path};
+use toolbus_core::pattern::Pattern;
 use toolbus_protocol::topic;
 
 use super::OutboundConfig;
 use super::agents::{AgentConfig, Agents, AllowedTools, Rates};
-use super::pattern::ToolPattern;
 
 /// A pattern and where it stands.
 pub(crate) struct PatternSite<'a> {
     pub(crate) path: KeyPath,
     /// Whether the pattern is a key there.
     pub(crate) part: Part,
-    pub(crate) pattern: &'a ToolPattern,
+    pub(crate) pattern: &'a Pattern,
     names: PatternNames,
 }
 
@@ -82,14 +82,14 @@ impl<'a> PatternSites<'a> {
         self.keys(&[here, &["tool_rate_limits"]].concat(), of_tools);
     }
 
-    fn list(&mut self, here: &[&str], patterns: &'a [ToolPattern], names: PatternNames) {
+    fn list(&mut self, here: &[&str], patterns: &'a [Pattern], names: PatternNames) {
         for (index, pattern) in patterns.iter().enumerate() {
             let path = key_path(&[here, &[&index.to_string()]].concat());
             self.0.push(PatternSite { path, part: Part::Value, pattern, names });
         }
     }
 
-    fn keys(&mut self, here: &[&str], patterns: impl Iterator<Item = &'a ToolPattern>) {
+    fn keys(&mut self, here: &[&str], patterns: impl Iterator<Item = &'a Pattern>) {
         for pattern in patterns {
             let path = key_path(&[here, &[pattern.as_str()]].concat());
             self.0.push(PatternSite { path, part: Part::Key, pattern, names: PatternNames::Either });

@@ -10,7 +10,6 @@ use toolbus_core::tool::Naming;
 use toolbus_mcp_client::spec::{StdioSpec, TransportSpec};
 use toolbus_trust::pins::{Digest, Level, Levels, NamedSource};
 
-use super::pattern::ToolPattern;
 use super::secrets::open_arguments;
 use super::state::{self, STATE_DIRECTORY};
 use super::store::StoreUrl;
@@ -34,7 +33,7 @@ pub struct PinsConfig {
     /// Pin levels, by pattern of sources: `rest`, `command`, `mcp:*`. The `pin` of an MCP server comes first, then the
     /// pattern that fixes most characters.
     #[schemars(extend("maxProperties" = 1024, "propertyNames" = {"format": "toolbus-pattern"}))]
-    pub sources: BTreeMap<ToolPattern, Level>,
+    pub sources: BTreeMap<Pattern, Level>,
 }
 
 impl Config {
@@ -60,7 +59,7 @@ impl Config {
     /// Returns the pin levels by source. Every MCP server is named.
     #[must_use]
     pub fn pin_levels(&self) -> Levels {
-        let patterns = self.pins.sources.iter().map(|(pattern, level)| (Pattern::clone(pattern), *level));
+        let patterns = self.pins.sources.iter().map(|(pattern, level)| (pattern.clone(), *level));
         let servers = self.mcp_servers();
         let named = servers.specs.iter().map(|spec| {
             let set = self.set_of_server(&spec.name).map(|(name, set)| set.prefix(name).into());

@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use toolbus_core::caller::AgentName;
-use toolbus_core::pattern::Pattern;
 use toolbus_core::policy::{AgentPolicy, Allowed, BindingPolicy, Policy};
 use toolbus_core::rate::{Rate, RateError, RateRule, RateRules, RateRulesError};
 use toolbus_core::recipients::{AllowedRecipients, Outbound, RecipientError, RecipientPath, RecipientPathError};
@@ -13,7 +12,6 @@ use super::Config;
 use super::agents::is_default;
 use super::agents::{AgentConfig, AllowedTools, BindingConfig, Rates, Recipients};
 use super::outbound::OutboundConfig;
-use super::pattern::ToolPattern;
 
 /// Why there is no policy; [`Config::load`] has found that before, and said where.
 #[derive(Debug, thiserror::Error)]
@@ -64,12 +62,12 @@ impl Config {
         let mut arguments: Vec<_> = section
             .arguments
             .iter()
-            .map(|(pattern, arguments)| (Pattern::clone(pattern), Arc::new(arguments.clone())))
+            .map(|(pattern, arguments)| (pattern.clone(), Arc::new(arguments.clone())))
             .collect();
         arguments.sort_by_key(|(pattern, _)| std::cmp::Reverse(pattern.specificity()));
         Ok(AgentPolicy {
             tools: allowed(&section.allowed_tools),
-            denied: patterns(&section.denied_tools),
+            denied: section.denied_tools.clone(),
             toolsets: section.toolsets.iter().map(|set| set.as_str().into()).collect(),
             profile: section.profile.as_deref().map(Into::into),
             max_in_flight: section.max_in_flight,
@@ -86,7 +84,7 @@ impl Config {
             channel: binding.channel.as_str().into(),
             account: binding.account.as_str().into(),
             tools: allowed(&binding.allowed_tools),
-            denied: patterns(&binding.denied_tools),
+            denied: binding.denied_tools.clone(),
             rates: binding.tool_rate_limits.as_ref().map(rates).transpose()?,
             recipients: binding.outbound_allowlist.as_ref().map(|lists| self.recipients(lists)).transpose()?,
         })
@@ -105,7 +103,7 @@ impl OutboundConfig {
     fn rules(&self, channel: &str) -> Result<Outbound, RecipientPathError> {
         Ok(Outbound {
             channel: channel.into(),
-            tools: patterns(&self.tools),
+            tools: self.tools.clone(),
             recipients: self.recipients.iter().map(|path| RecipientPath::parse(path)).collect::<Result<_, _>>()?,
             compare: self.compare,
         })
@@ -116,18 +114,14 @@ fn allowed(tools: &AllowedTools) -> Allowed {
     match tools {
         AllowedTools::All => Allowed::All,
         AllowedTools::None => Allowed::None,
-        AllowedTools::Only(list) => Allowed::Only(patterns(list)),
+        AllowedTools::Only(list) => Allowed::Only(list.clone()),
     }
-}
-
-fn patterns(list: &[ToolPattern]) -> Vec<Pattern> {
-    list.iter().map(|pattern| Pattern::clone(pattern)).collect()
 }
 
 fn rates(rates: &Rates) -> Result<Arc<RateRules>, PolicyError> {
     let rules = rates
         .iter()
-        .map(|(pattern, rate)| Ok(RateRule::new(Pattern::clone(pattern), Rate::new(rate.rps, rate.burst)?)))
+        .map(|(pattern, rate)| Ok(RateRule::new(pattern.clone(), Rate::new(rate.rps, rate.burst)?)))
         .collect::<Result<_, RateError>>()?;
     Ok(Arc::new(RateRules::new(rules)?))
 }
@@ -136,6 +130,7 @@ fn rates(rates: &Rates) -> Result<Arc<RateRules>, PolicyError> {
 mod tests {
     use serde_json::json;
     use toolbus_core::caller::{AgentName, Caller};
+    use toolbus_core::pattern::Pattern;
     use toolbus_core::policy::{Capacity, EffectiveTools, PolicyHandle, PolicySummary};
 
     use super::*;

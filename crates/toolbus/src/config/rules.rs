@@ -17,6 +17,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 use toolbus_broker::rabbitmq::Tls;
 use toolbus_config::{ByteSize, HumanDuration, KeyPath, Part, SchemaDifference, Tree};
+use toolbus_mcp_client::config::ServersFile;
 use toolbus_memory::working_memory::MAX_TTL;
 use toolbus_protocol::topic::{self, REQUEST_TOPICS};
 
@@ -28,7 +29,6 @@ use super::http::HttpConfig;
 use super::identity::{IdentityConfig, sidecar_topic};
 use super::invoke::InvokeConfig;
 use super::ledger::LedgerConfig;
-use super::mcp::ServersFile;
 use super::store::StoreConfig;
 use super::{MemoryConfig, ResultsConfig, ScheduleConfig, WebConfig};
 

@@ -8,12 +8,12 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use toolbus_config::HumanDuration;
 use toolbus_core::Clock;
+use toolbus_core::pattern::Pattern;
 use toolbus_core::tool::{Effect, ModelHints, Tool, ToolDescriptor};
 use toolbus_outbound::egress::EgressRules;
 use toolbus_tools::{echo, time};
 
 use super::agents::is_default;
-use super::pattern::ToolPattern;
 use super::toolsets::ToolsetMembers;
 use super::{Config, ScriptConfig};
 
@@ -35,10 +35,10 @@ pub struct ToolsConfig {
     /// Limits by pattern of tool names: `*` is any run of characters, `?` one. Where several match, the one that fixes
     /// most characters decides, for each limit on its own.
     #[schemars(extend("propertyNames" = {"format": "toolbus-pattern"}))]
-    pub limits: BTreeMap<ToolPattern, ToolLimits>,
+    pub limits: BTreeMap<Pattern, ToolLimits>,
     /// Hints for providers of models beside the definitions of tools, by pattern of tool names as for `limits`.
     #[schemars(extend("propertyNames" = {"format": "toolbus-pattern"}))]
-    pub definitions: BTreeMap<ToolPattern, ToolHints>,
+    pub definitions: BTreeMap<Pattern, ToolHints>,
 }
 
 /// Limits of one tool.
@@ -81,7 +81,7 @@ impl Default for ToolsConfig {
 }
 
 /// Returns the values of the patterns that match a name, the most specific first.
-fn matching<'a, T>(patterns: &'a BTreeMap<ToolPattern, T>, name: &str) -> impl Iterator<Item = &'a T> + use<'a, T> {
+fn matching<'a, T>(patterns: &'a BTreeMap<Pattern, T>, name: &str) -> impl Iterator<Item = &'a T> + use<'a, T> {
     let mut matching: Vec<_> = patterns.iter().filter(|(pattern, _)| pattern.matches(name)).collect();
     matching.sort_by_key(|(pattern, _)| std::cmp::Reverse(pattern.specificity()));
     matching.into_iter().map(|(_, said)| said)
@@ -172,7 +172,7 @@ mod tests {
 
     #[test]
     fn the_most_specific_pattern_decides_for_each_limit_on_its_own() {
-        let pattern = |text| ToolPattern::parse(text).unwrap();
+        let pattern = |text| Pattern::parse(text).unwrap();
         let timeout = |seconds| Some(HumanDuration::from_secs(seconds));
         let config = ToolsConfig {
             limits: BTreeMap::from([

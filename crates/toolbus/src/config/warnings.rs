@@ -7,16 +7,16 @@ mod texts;
 use std::collections::BTreeMap;
 
 use serde_json::Value;
+use toolbus_mcp_client::config::{INPUT_PREFIX, ServersFile};
+use toolbus_outbound::is_local;
 use toolbus_protocol::EXECUTE_PYTHON_SCRIPT;
 use toolbus_protocol::topic::TOOL_INVOKE;
 use toolbus_sandbox::Level;
 use toolbus_scripts::config::RunnerKind;
 use url::Url;
 
-use super::bus::is_local;
 use super::http::Open;
 use super::identity::DEFAULT_PREFIX;
-use super::mcp::{INPUT_PREFIX, ServersFile};
 use super::store::StoreUrl;
 use super::{AmqpUrl, BusUrl, Config, ENVIRONMENT_PREFIX, Role, ScriptConfig};
 

@@ -12,7 +12,6 @@ use toolbus_agents::{A2aTools, AgentService};
 use toolbus_core::bus::{Ownership, Subscription};
 use toolbus_core::caller::AgentName;
 use toolbus_core::events::{AgentEvents, Discard};
-use toolbus_core::pattern::Pattern;
 use toolbus_core::tool::Tool;
 use toolbus_core::{Clock, ControlHandler as _, Invoker, MAX_CONTROL_BODY};
 use toolbus_outbound::egress::Egress;
@@ -145,9 +144,7 @@ fn announcer(context: &FamilyContext<'_>) -> Result<Option<Announcer>, AgentsErr
 
 /// Which agents each agent may give tasks to.
 fn allowed(config: &Config) -> AllowedAgents {
-    let patterns = |section: &AgentConfig| -> Vec<Pattern> {
-        section.allowed_agents.iter().map(|pattern| Pattern::clone(pattern)).collect()
-    };
+    let patterns = |section: &AgentConfig| section.allowed_agents.clone();
     let sections = config.agents.iter().map(|(agent, section)| (agent.clone(), patterns(section)));
     let default = config.agents.iter().find(|(agent, _)| is_default(agent)).map(|(_, section)| patterns(section));
     AllowedAgents::new(sections.collect(), default)

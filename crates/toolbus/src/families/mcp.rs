@@ -13,6 +13,7 @@ use toolbus_core::store::Store;
 use toolbus_core::tool::Tool;
 use toolbus_core::{Clock, Invoker, MAX_CONTROL_BODY};
 use toolbus_mcp_client::bus_messages::{Index, ManageHandler, RefreshHandler, RememberedAgents};
+use toolbus_mcp_client::config::UnknownServer;
 use toolbus_mcp_client::model_tools::{self, Registrar};
 use toolbus_mcp_client::servers::{NoServers, ServerControl};
 use toolbus_mcp_client::status::{PhaseName, ServerStatus};
@@ -25,7 +26,6 @@ use super::{
     ToolFamily, Work,
 };
 use crate::config::Config;
-use crate::config::mcp::UnknownServer;
 use crate::config::store::StoreUrl;
 use crate::config::toolsets::ToolsetConfig;
 

@@ -4,18 +4,18 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use toolbus_config::HumanDuration;
+use toolbus_core::pattern::Pattern;
 use toolbus_core::registry::Registry;
 use toolbus_core::tool::Effect;
 
 use super::*;
 use crate::app;
-use crate::config::pattern::ToolPattern;
 use crate::config::{ToolLimits, ToolsConfig};
 
 #[test]
 fn tools_are_made_as_configured_with_their_limits() {
     let five = ToolLimits { timeout: Some(HumanDuration::from_secs(5)), max_in_flight: Some(2) };
-    let limits = BTreeMap::from([(ToolPattern::parse("e*").unwrap(), five)]);
+    let limits = BTreeMap::from([(Pattern::parse("e*").unwrap(), five)]);
     let tools = ToolsConfig { echo: true, echo_effect: Effect::Effectful, limits, ..Default::default() };
     let config = Config { tools, ..Config::default() };
     let tools = |config: &Config| {

@@ -5,6 +5,7 @@ use std::io;
 
 use futures_util::future::join_all;
 use tokio::net::{TcpStream, lookup_host};
+use toolbus_mcp_client::config::placeholder;
 use toolbus_mcp_client::process::hindrance;
 use toolbus_mcp_client::spec::{ServerName, ServerSpec, TransportSpec};
 use toolbus_mcp_client::status::{PhaseName, ServerStatus};
@@ -13,7 +14,6 @@ use url::Url;
 
 use super::{Finding, PATIENCE};
 use crate::commands::shell_word;
-use crate::config::mcp::placeholder;
 use crate::config::{Config, Role};
 
 const TELEMETRY: &str = "telemetry";
@@ -116,10 +116,10 @@ async fn within<T>(work: impl Future<Output = io::Result<T>>) -> io::Result<T> {
 #[cfg(test)]
 mod tests {
     use tokio::net::TcpListener;
+    use toolbus_mcp_client::config::ServerConfig;
 
     use super::*;
     use crate::commands::doctor::Verdict;
-    use crate::config::mcp::ServerConfig;
     use crate::http::tests::example;
 
     #[tokio::test]

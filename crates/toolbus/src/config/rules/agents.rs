@@ -5,7 +5,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde_json::Value;
 use toolbus_config::{KeyPath, Part, expected};
 use toolbus_core::caller::IdentitySource;
-use toolbus_core::pattern::Pattern;
 use toolbus_core::rate::{Rate, RateRule, RateRules};
 use toolbus_core::recipients::AllowedRecipients;
 
@@ -120,7 +119,7 @@ impl RuleChecker<'_> {
         let mut rules = Vec::new();
         for (pattern, rate) in rates {
             match Rate::new(rate.rps, rate.burst) {
-                Ok(rate) => rules.push(RateRule::new(Pattern::clone(pattern), rate)),
+                Ok(rate) => rules.push(RateRule::new(pattern.clone(), rate)),
                 Err(error) => self.tell_at(vec![below(&here, &[pattern.as_str()])], Part::Value, error.to_string()),
             }
         }

@@ -5,12 +5,12 @@ use std::collections::BTreeMap;
 use serde::Deserialize;
 use serde_json::Value;
 use toolbus_config::{Part, expected};
+use toolbus_mcp_client::config::{ServerConfig, misplaced, placeholder};
 use toolbus_mcp_client::spec::ServerName;
 use toolbus_protocol::topic::{TOOL_INVOKE_MCP, TOOL_LIST, control_of};
 
 use super::agents::Sections;
 use super::{RuleChecker, below, path};
-use crate::config::mcp::{ServerConfig, misplaced, placeholder};
 use crate::config::toolsets::{Kind, Scope, ToolsetConfig};
 
 impl RuleChecker<'_> {

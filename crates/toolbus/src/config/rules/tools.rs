@@ -5,6 +5,7 @@ use std::ops::Bound;
 
 use serde_json::Value;
 use toolbus_config::{Part, expected};
+use toolbus_core::pattern::Pattern;
 
 use super::agents::Sections;
 use super::{RuleChecker, below, path};
@@ -147,7 +148,7 @@ impl RuleChecker<'_> {
     fn ties(&mut self, known: &KnownTools, sections: &Sections) {
         for (agent, config) in &sections.agents {
             for (one, arguments) in &config.arguments {
-                let after = config.arguments.range((Bound::Excluded(one), Bound::Unbounded));
+                let after = config.arguments.range::<Pattern, _>((Bound::Excluded(one), Bound::Unbounded));
                 for (other, others) in after.filter(|(other, _)| other.specificity() == one.specificity()) {
                     let differs = |argument: &&String| {
                         others.get(*argument).is_some_and(|value| arguments.get(*argument) != Some(value))

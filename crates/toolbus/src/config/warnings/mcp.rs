@@ -1,9 +1,10 @@
 //! Warnings about valid but suspicious settings of MCP servers.
 
+use toolbus_mcp_client::config::placeholder;
 use toolbus_mcp_client::process::hindrance;
 use toolbus_mcp_client::spec::{ServerSpec, TransportSpec};
 
-use crate::config::mcp::{MANAGEMENT_SOURCE, placeholder};
+use crate::config::mcp::MANAGEMENT_SOURCE;
 use crate::config::pattern_sites::PatternSite;
 use crate::config::toolsets::{Kind, ToolsetConfig};
 use crate::config::{Config, Role};

@@ -12,7 +12,7 @@ const MAX_SHOWN: usize = 64;
 /// Folders in which editors keep their settings for the folder above.
 const OF_EDITORS: [&str; 3] = [".vscode", ".cursor", ".roo"];
 /// Prefix of the variables that give the values of inputs.
-pub(crate) const INPUT_PREFIX: &str = "TOOLBUS_INPUT_";
+pub const INPUT_PREFIX: &str = "TOOLBUS_INPUT_";
 
 /// Why a text cannot be completed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

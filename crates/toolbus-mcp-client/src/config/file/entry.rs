@@ -5,19 +5,18 @@ use std::time::Duration;
 
 use serde_json::Value;
 use serde_json::value::RawValue;
-use toolbus_config::nearest;
+use toolbus_config::{HumanDuration, Secret, nearest};
 use toolbus_core::text::shortened;
 use toolbus_core::tool::Validation;
-use toolbus_mcp_client::servers::MAX_SUMMARY;
 use toolbus_trust::pins::Level;
 use toolbus_trust::text::clean;
 
 use super::env_file;
 use super::json::JsonFields;
 use super::substitution::{Substitution, Variables};
-use crate::config::mcp::Mistake;
-use crate::config::mcp::server::{ServerConfig, ServerKind};
-use crate::config::{HumanDuration, Secret};
+use crate::config::Mistake;
+use crate::config::server::{ServerConfig, ServerKind};
+use crate::servers::MAX_SUMMARY;
 
 /// Longest `toolTimeoutMs`: a year.
 const MAX_TIMEOUT_MS: u64 = 366 * 24 * 3600 * 1000;

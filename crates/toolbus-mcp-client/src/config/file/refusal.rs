@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use toolbus_mcp_client::spec::{ServerName, ServerSpec};
 use toolbus_trust::pins::Level;
 
 use super::{ServersFile, shown};
+use crate::spec::{ServerName, ServerSpec};
 
 /// A server that cannot be used as it is written.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -19,7 +19,8 @@ pub(super) struct ServerRefusal {
 
 impl ServersFile {
     /// Everything that is wrong.
-    pub(in crate::config::mcp) fn problems(&self) -> Vec<String> {
+    #[must_use]
+    pub fn problems(&self) -> Vec<String> {
         let told = self.refused.iter().filter(|refusal| !refusal.is_disabled).map(|refusal| {
             let ServerRefusal { name, location, mistake, .. } = refusal;
             let outcome = if self.is_used(name) { "goes on as it was" } else { "is left out" };
@@ -29,13 +30,14 @@ impl ServersFile {
     }
 
     /// Servers that go on as they were, each with what is wrong with it as it is written now.
-    pub(in crate::config::mcp) fn outdated(&self) -> BTreeMap<ServerName, String> {
+    #[must_use]
+    pub fn outdated(&self) -> BTreeMap<ServerName, String> {
         let kept = self.refused.iter().filter(|refusal| !refusal.is_disabled && self.is_used(&refusal.name));
         kept.map(|refusal| (refusal.name.clone(), format!("{}: {}", refusal.location, refusal.mistake))).collect()
     }
 
     /// Takes all servers over from what was read before.
-    pub(in crate::config::mcp) fn keep_all(&mut self, before: &Self) {
+    pub fn keep_all(&mut self, before: &Self) {
         self.entries.clone_from(&before.entries);
         self.refused.clone_from(&before.refused);
         self.pins.clone_from(&before.pins);
@@ -43,7 +45,7 @@ impl ServersFile {
 
     /// Takes over those of `known` that are there and cannot be used as they are written, be it for a `mistake` that only
     /// the rest of the configuration makes one; with their `pins`, so that no mistake lets anything through.
-    pub(in crate::config::mcp) fn keep(
+    pub fn keep(
         &mut self,
         known: &[ServerSpec],
         pins: &BTreeMap<ServerName, Level>,

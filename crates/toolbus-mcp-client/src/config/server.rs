@@ -4,25 +4,24 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use axum::http::{HeaderName, HeaderValue};
+use reqwest::header::{HeaderName, HeaderValue};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use toolbus_config::{HumanDuration, Secret};
 use toolbus_core::text::shown;
 use toolbus_core::tool::{Naming, Validation};
-use toolbus_mcp_client::servers::MAX_SUMMARY;
-use toolbus_mcp_client::spec::ToolFilter;
-use toolbus_mcp_client::spec::{
-    Credential, Credentials, HttpKind, HttpSpec, ServerName, ServerOrigin, ServerSpec, StdioSpec, TransportSpec,
-};
-use toolbus_outbound::Auth;
+use toolbus_outbound::{Auth, is_local};
 use toolbus_trust::pins::Level;
 use url::Url;
 
 use super::auth;
 use super::placeholders::shared_path;
 use super::{Mistake, http_url, require};
-use crate::config::bus::is_local;
-use crate::config::{HumanDuration, Secret};
+use crate::servers::MAX_SUMMARY;
+use crate::spec::{
+    Credential, Credentials, HttpKind, HttpSpec, ServerName, ServerOrigin, ServerSpec, StdioSpec, ToolFilter,
+    TransportSpec,
+};
 
 /// Most arguments of a program, and entries of a list of tools.
 const MAX_LIST: usize = 10_000;
@@ -108,7 +107,7 @@ pub struct ServerConfig {
     pub pin: Option<Level>,
     /// Whether no tool is offered, whatever the lists say: as the empty list of some files means.
     #[serde(skip)]
-    pub(crate) offers_none: bool,
+    pub offers_none: bool,
 }
 
 /// A transport.
@@ -131,7 +130,11 @@ pub enum ServerKind {
 
 impl ServerConfig {
     /// The server of this name as the MCP client takes it, and warnings about valid but suspicious settings.
-    pub(crate) fn finish(&self, name: &str) -> Result<(ServerSpec, Vec<String>), Mistake> {
+    ///
+    /// # Errors
+    ///
+    /// If it is no name, or the server cannot be what is said of it.
+    pub fn finish(&self, name: &str) -> Result<(ServerSpec, Vec<String>), Mistake> {
         self.spec(ServerName::parse(name).map_err(|error| Mistake::new("", error.to_string()))?)
     }
 

@@ -1,11 +1,11 @@
 //! Credentials of an MCP server, from its `auth`.
 
-use axum::http::{HeaderName, HeaderValue};
+use reqwest::header::{HeaderName, HeaderValue};
 use toolbus_core::caller::AgentName;
-use toolbus_mcp_client::spec::{Credential, Credentials};
 use toolbus_outbound::{Auth, CredentialError};
 
 use super::Mistake;
+use crate::spec::{Credential, Credentials};
 
 /// Returns the credentials, if they are complete and can be sent.
 pub(super) fn credentials(auth: &Auth) -> Result<Credentials, Mistake> {

@@ -1,7 +1,7 @@
-use toolbus_mcp_client::spec::TransportSpec;
 use toolbus_testing::mutation::check_inputs;
 
 use super::*;
+use crate::spec::TransportSpec;
 
 const ENVIRONMENT: [(&str, &str); 5] = [
     ("API_KEY", "hunter2"),

@@ -16,16 +16,15 @@ use std::path::Path;
 use serde_json::Value;
 use serde_json::value::RawValue;
 use toolbus_config::nearest;
-use toolbus_mcp_client::spec::{ServerName, ServerSpec};
-
 use toolbus_trust::pins::Level;
 
 use self::json::{JsonFields, elements, plain, position, problem};
 use self::refusal::ServerRefusal;
-pub(crate) use self::substitution::INPUT_PREFIX;
+pub use self::substitution::INPUT_PREFIX;
 use self::substitution::Variables;
 use super::MAX_SERVERS;
 use super::server::ServerConfig;
+use crate::spec::{ServerName, ServerSpec};
 
 /// Largest file, in bytes.
 const MAX_FILE: u64 = 1024 * 1024;
@@ -40,11 +39,12 @@ const ROOTS: [&str; 3] = ["mcpServers", "servers", "context_servers"];
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ServersFile {
     /// Servers of the file, each with its place in it.
-    pub(super) entries: Vec<(ServerSpec, String)>,
+    pub entries: Vec<(ServerSpec, String)>,
     /// Pin levels of the servers that set one.
-    pub(super) pins: BTreeMap<ServerName, Level>,
+    pub pins: BTreeMap<ServerName, Level>,
     refused: Vec<ServerRefusal>,
-    pub(super) warnings: Vec<String>,
+    /// Warnings about valid but suspicious settings.
+    pub warnings: Vec<String>,
     /// Problems besides refused servers.
     problems: Vec<String>,
     /// The environment variables that its texts name.
@@ -77,7 +77,8 @@ struct FileEntry<'a> {
 
 impl ServersFile {
     /// Reads a file; what is wrong with it, or with one of its servers, is among the problems.
-    pub(crate) fn read(path: &Path, environment: &BTreeMap<String, String>) -> Self {
+    #[must_use]
+    pub fn read(path: &Path, environment: &BTreeMap<String, String>) -> Self {
         let file = path.display().to_string();
         let unread = |problem: String| Self { problems: vec![problem], is_unread: true, ..Self::default() };
         let text = match text(path, MAX_FILE) {
@@ -94,28 +95,32 @@ impl ServersFile {
     }
 
     /// Whether the file could not be read as a whole, so that its servers are not known.
-    pub(crate) const fn is_unread(&self) -> bool {
+    #[must_use]
+    pub const fn is_unread(&self) -> bool {
         self.is_unread
     }
 
     /// Whether the file has a server of this name, be it one that cannot be used.
-    pub(crate) fn has(&self, name: &ServerName) -> bool {
+    #[must_use]
+    pub fn has(&self, name: &ServerName) -> bool {
         self.refused.iter().any(|refusal| refusal.name == *name)
             || self.entries.iter().any(|(spec, _)| spec.name == *name)
     }
 
     /// Whether one of its texts names this environment variable.
-    pub(crate) fn names_variable(&self, name: &str) -> bool {
+    #[must_use]
+    pub fn names_variable(&self, name: &str) -> bool {
         self.variables.contains(name)
     }
 
     /// Names of its servers, as they are written.
-    pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
+    pub fn names(&self) -> impl Iterator<Item = &str> {
         self.entries.iter().map(|(spec, _)| &**spec.name.as_str())
     }
 
     /// Returns a text, without secrets, that differs between files with different servers.
-    pub(crate) fn fingerprint(&self) -> String {
+    #[must_use]
+    pub fn fingerprint(&self) -> String {
         let mut specs: Vec<_> = self.entries.iter().map(|(spec, _)| spec).collect();
         specs.sort_by_key(|spec| &spec.name);
         format!("{specs:?}")

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use toolbus_mcp_client::spec::{ServerSpec, TransportSpec};
+use crate::spec::{ServerSpec, TransportSpec};
 
 const AGENT: &str = "{agent}";
 const SESSION: &str = "{session}";
@@ -11,13 +11,15 @@ const SESSION: &str = "{session}";
 type Texts<'a> = (&'static str, Vec<Cow<'a, str>>);
 
 /// The key of a program that has a placeholder for the caller, if any has.
-pub(crate) fn placeholder(spec: &ServerSpec) -> Option<&'static str> {
+#[must_use]
+pub fn placeholder(spec: &ServerSpec) -> Option<&'static str> {
     let has = |text: &Cow<'_, str>| text.contains(AGENT) || text.contains(SESSION);
     texts(spec).into_iter().find(|(_, texts)| texts.iter().any(has)).map(|(key, _)| key)
 }
 
 /// Message on a placeholder in a server that all callers share.
-pub(crate) fn misplaced(key: &str) -> String {
+#[must_use]
+pub fn misplaced(key: &str) -> String {
     format!(
         "`{key}` has `{{agent}}` or `{{session}}`, which have a value only in the server of a tool set of scope \"session\""
     )

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use crate::config::Secret;
+use toolbus_config::Secret;
 
 /// Largest file, in bytes.
 const MAX_FILE: u64 = 64 * 1024;
