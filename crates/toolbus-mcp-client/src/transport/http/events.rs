@@ -3,8 +3,10 @@
 
 use std::collections::VecDeque;
 
+use bytes::Bytes;
 use futures_util::StreamExt as _;
 use futures_util::stream::{self, BoxStream};
+use memchr::memchr2;
 use reqwest::Response;
 use sse_stream::Sse;
 use toolbus_core::results::ReservedRoom;
@@ -69,7 +71,7 @@ impl EventReader {
                         self.parser.raised = Some(self.large.max());
                         self.parser.line.reserve_exact(self.large.max() - self.parser.held());
                     }
-                    match self.parser.read(&chunk, &mut self.ready) {
+                    match self.parse(chunk).await {
                         Ok(()) => continue,
                         Err(TooLarge) => {
                             let (origin, most) = (&self.origin, self.parser.limit());
@@ -85,6 +87,23 @@ impl EventReader {
             self.ready.clear();
             return Some(Err(problem));
         }
+    }
+
+    /// Takes in a part of the response. The end of a long line, which is then checked and copied, takes a turn.
+    async fn parse(&mut self, chunk: Bytes) -> Result<(), TooLarge> {
+        if memchr2(b'\n', b'\r', &chunk).is_none() {
+            return self.parser.read(&chunk, &mut self.ready);
+        }
+        let size = self.parser.line.len();
+        let (mut parser, mut ready) = (std::mem::take(&mut self.parser), std::mem::take(&mut self.ready));
+        let read = move || {
+            let read = parser.read(&chunk, &mut ready);
+            (parser, ready, read)
+        };
+        // Without a turn within the longest wait there is, the event is given up.
+        let (parser, ready, read) = self.large.read(size, read).await.ok_or(TooLarge)?;
+        (self.parser, self.ready) = (parser, ready);
+        read
     }
 }
 
@@ -108,7 +127,7 @@ impl Parser {
         if !rest.is_empty() && std::mem::take(&mut self.is_after_cr) {
             rest = rest.strip_prefix(b"\n").unwrap_or(rest);
         }
-        while let Some(end) = rest.iter().position(|byte| matches!(byte, b'\n' | b'\r')) {
+        while let Some(end) = memchr2(b'\n', b'\r', rest) {
             let (line, tail) = rest.split_at(end);
             self.extend_line(line)?;
             self.end_line(ready);
