@@ -14,6 +14,7 @@ use serde_json::{Map, Value};
 use toolbus_core::failure::{Cause, ToolFailure};
 use toolbus_core::text::shown;
 use toolbus_core::tool::{ToolCall, ToolOutput};
+use toolbus_core::turns::{SMALL, is_small};
 use toolbus_protocol::{ContentBlock, header};
 
 use super::notifications::ProgressMark;
@@ -67,6 +68,29 @@ pub(super) fn request(tool: &str, call: &ToolCall, token: Option<ProgressMark>) 
     let mut request = CallToolRequest::new(params);
     request.extensions = extensions;
     ClientRequest::CallToolRequest(request)
+}
+
+/// Whether a result is heavy to convert.
+pub(super) fn is_large(result: &ServerResult) -> bool {
+    let bytes = |block: &McpBlock| match block {
+        McpBlock::Text(content) => content.text.len(),
+        McpBlock::Image(image) => image.data.len(),
+        McpBlock::Audio(audio) => audio.data.len(),
+        McpBlock::Resource(embedded) => match &embedded.resource {
+            ResourceContents::TextResourceContents { text, .. } => text.len(),
+            ResourceContents::BlobResourceContents { blob, .. } => blob.len(),
+            _ => 0,
+        },
+        _ => 0,
+    };
+    match result {
+        ServerResult::CallToolResult(result) => {
+            result.content.iter().map(bytes).sum::<usize>() > SMALL
+                || result.structured_content.as_ref().is_some_and(|value| !is_small(value))
+        }
+        ServerResult::CustomResult(result) => !is_small(&result.0),
+        _ => false,
+    }
 }
 
 /// The result of a call.
