@@ -92,7 +92,7 @@ impl McpConfig {
     }
 }
 
-/// Why a server cannot be what is said of it. Never holds a value, which may be secret.
+/// Mistake in what is said of a server. It never holds a value, which may be secret.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{what}")]
 pub struct Mistake {

@@ -17,7 +17,7 @@ async fn a_body_that_is_no_json_object_is_refused_with_the_position() {
     let daemon = Daemon::start(&site, "[tools]\necho = true\n[invoke]\nmax_body = \"1KiB\"\n").await;
     let client = Client::connect(&site).await;
     let mut told = Vec::new();
-    // And one that is over the limit: nobody looks at what it holds.
+    // A body over the limit is refused by its length, before it is parsed.
     let large = [b'x'; 1025];
     for body in MALFORMED.into_iter().chain([large.as_slice()]) {
         let reply = client.exchange(&client.raw(body)).await;

@@ -213,8 +213,7 @@ mod tests {
     use bytes::Bytes;
     use lapin::options::{QueueDeclareOptions, QueuePurgeOptions};
     use lapin::types::{AMQPValue, FieldTable};
-    use toolbus_bus::Bus as _;
-    use toolbus_bus::Clock;
+    use toolbus_bus::{Bus as _, Clock};
     use toolbus_protocol::Properties;
     use toolbus_testing::rabbit::RabbitNode;
 

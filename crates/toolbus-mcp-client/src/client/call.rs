@@ -327,6 +327,23 @@ mod tests {
     }
 
     #[test]
+    fn a_result_is_heavy_by_any_of_its_parts() {
+        let of = |text: &str| {
+            [
+                json!({"content": [{"type": "text", "text": text}]}),
+                json!({"content": [{"type": "image", "data": text, "mimeType": "image/png"}]}),
+                json!({"content": [{"type": "audio", "data": text, "mimeType": "audio/wav"}]}),
+                json!({"content": [{"type": "resource", "resource": {"uri": "file:///a", "text": text}}]}),
+                json!({"content": [{"type": "resource", "resource": {"uri": "file:///a", "blob": text}}]}),
+                json!({"content": [], "structuredContent": {"text": text}}),
+            ]
+        };
+        let typed = |result| is_large(&ServerResult::CallToolResult(serde_json::from_value(result).unwrap()));
+        assert_eq!(of(&"x".repeat(SMALL + 1)).map(typed), [true; 6]);
+        assert_eq!(of("x").map(typed), [false; 6]);
+    }
+
+    #[test]
     fn a_result_without_content_has_none() {
         insta::assert_snapshot!(reply(json!({"content": []})), @r#"{"toolCallId":"1","toolName":"t","content":null,"isError":false}"#);
         insta::assert_snapshot!(reply(json!({"content": [], "structuredContent": null, "isError": true})), @r#"{"toolCallId":"1","toolName":"t","content":null,"isError":true}"#);

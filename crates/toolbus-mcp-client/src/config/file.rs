@@ -16,6 +16,7 @@ use std::path::Path;
 use serde_json::Value;
 use serde_json::value::RawValue;
 use toolbus_config::nearest;
+use toolbus_core::text::shown;
 use toolbus_trust::pins::Level;
 
 use self::json::{JsonFields, elements, plain, position, problem};
@@ -30,8 +31,6 @@ use crate::spec::{ServerName, ServerSpec};
 const MAX_FILE: u64 = 1024 * 1024;
 /// Most names that a warning lists.
 const MAX_NAMED: usize = 8;
-/// Longest name that is repeated, in characters.
-const MAX_SHOWN: usize = 64;
 /// Fields that hold servers.
 const ROOTS: [&str; 3] = ["mcpServers", "servers", "context_servers"];
 
@@ -282,15 +281,6 @@ fn text(path: &Path, limit: u64) -> Result<String, String> {
         true => Err(format!("the file is larger than {} KiB", limit / 1024)),
         false => Ok(text),
     }
-}
-
-/// Shortens and escapes a text of the file for a message.
-fn shown(text: &str) -> String {
-    let mut shown: String = text.chars().take(MAX_SHOWN).flat_map(char::escape_debug).collect();
-    if text.chars().nth(MAX_SHOWN).is_some() {
-        shown.push('…');
-    }
-    shown
 }
 
 /// Names of fields, each with the one that may be meant.

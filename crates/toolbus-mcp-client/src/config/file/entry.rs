@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde_json::Value;
 use serde_json::value::RawValue;
 use toolbus_config::{HumanDuration, Secret, nearest};
-use toolbus_core::text::shortened;
+use toolbus_core::text::{shortened, shown};
 use toolbus_core::tool::Validation;
 use toolbus_trust::pins::Level;
 use toolbus_trust::text::clean;
@@ -193,7 +193,7 @@ impl EntryReader<'_> {
             let what = format!(
                 "`{}` may choose among its tools in a way that is not known here; {near}write `{INCLUDED}` or `{DENIED}`, \
                  or remove it",
-                super::shown(&field)
+                shown(&field)
             );
             return Err(Mistake::new("", what));
         }

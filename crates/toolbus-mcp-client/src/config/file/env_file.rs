@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use toolbus_config::Secret;
+use toolbus_core::text::shown;
 
 /// Largest file, in bytes.
 const MAX_FILE: u64 = 64 * 1024;
@@ -15,8 +16,8 @@ const MAX_FILE: u64 = 64 * 1024;
 /// If the file cannot be read, is no regular file or is larger than 64 KiB, or if a line is no `NAME=value`. The text
 /// shows no value.
 pub(super) fn read(path: &str) -> Result<BTreeMap<String, Secret>, String> {
-    let text = super::text(Path::new(path), MAX_FILE).map_err(|what| format!("`{}`: {what}", super::shown(path)))?;
-    parse(&text).map_err(|line| format!("`{}`: line {line} is no variable; expected NAME=value", super::shown(path)))
+    let text = super::text(Path::new(path), MAX_FILE).map_err(|what| format!("`{}`: {what}", shown(path)))?;
+    parse(&text).map_err(|line| format!("`{}`: line {line} is no variable; expected NAME=value", shown(path)))
 }
 
 /// The variables of a text, or the number of the first line that is none.

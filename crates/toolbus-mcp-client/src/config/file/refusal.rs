@@ -2,9 +2,10 @@
 
 use std::collections::BTreeMap;
 
+use toolbus_core::text::shown;
 use toolbus_trust::pins::Level;
 
-use super::{ServersFile, shown};
+use super::ServersFile;
 use crate::spec::{ServerName, ServerSpec};
 
 /// A server that cannot be used as it is written.

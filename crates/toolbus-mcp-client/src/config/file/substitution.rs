@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, absolute};
 
 use serde_json::Value;
+use toolbus_core::text::shown;
 
 /// Most bytes that the texts of one server have together.
 const MAX_BYTES: usize = 1024 * 1024;
@@ -61,9 +62,7 @@ impl<'a> Variables<'a> {
     fn input(&self, id: &str) -> Result<&str, SubstitutionError> {
         let variable = input_variable(id);
         let given = self.environment.get(&variable).or_else(|| self.inputs.get(id));
-        given
-            .map(String::as_str)
-            .ok_or_else(|| SubstitutionError::Input(format!("input:{}", super::shown(id)), variable))
+        given.map(String::as_str).ok_or_else(|| SubstitutionError::Input(format!("input:{}", shown(id)), variable))
     }
 }
 
@@ -146,7 +145,7 @@ impl<'a> Substitution<'a> {
         let (name, default) = name_and_default(variable);
         let begins = name.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_');
         if !begins || !name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_') {
-            return Err(SubstitutionError::Form(super::shown(variable)));
+            return Err(SubstitutionError::Form(shown(variable)));
         }
         match (self.variables.environment.get(name), default) {
             (Some(value), Some(default)) if value.is_empty() => Ok(default),
