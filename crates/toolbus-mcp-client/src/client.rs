@@ -9,6 +9,7 @@ mod list;
 pub(crate) mod message;
 mod notifications;
 mod redacted;
+mod result;
 #[cfg(test)]
 mod tests;
 
@@ -173,11 +174,7 @@ impl Connection {
         let error_type = error_type(&response);
         let output = match response {
             Ok(result) => {
-                // Structured content is written as text, and compared with the texts beside it.
-                let bytes = if call::is_large(&result) { usize::MAX } else { 0 };
-                let name = tool.to_owned();
-                let output = call.in_turn(bytes, move || call::output(&name, result)).await.flatten();
-                output.and_then(|output| roomed(tool, call, output)).map_err(CallError::from)
+                call::output(tool, result).and_then(|output| roomed(tool, call, output)).map_err(CallError::from)
             }
             Err(error) => Err(failure::call(tool, error, self.why_ended().as_deref())),
         };

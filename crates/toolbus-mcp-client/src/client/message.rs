@@ -10,6 +10,8 @@ use serde_json::value::RawValue;
 use serde_json::{Value, json};
 use toolbus_protocol::large_integers;
 
+use super::result;
+
 /// Reads one message.
 ///
 /// rmcp takes a page of tools that has metadata, and a definition that it cannot read, for the empty result of a call.
@@ -21,7 +23,10 @@ use toolbus_protocol::large_integers;
 /// If `text` is not an MCP message.
 pub(crate) fn read(text: &[u8]) -> serde_json::Result<ServerJsonRpcMessage> {
     let mut message = parse(text)?;
-    keep_large_integers(text, &mut message);
+    if let Some(result) = result_of_call(&mut message) {
+        keep_large_integers(text, result);
+        result::complete(result);
+    }
     Ok(message)
 }
 
@@ -54,17 +59,21 @@ fn parse(text: &[u8]) -> serde_json::Result<ServerJsonRpcMessage> {
 
 /// The result of a call in a message that answers one.
 fn result_of_call(message: &mut ServerJsonRpcMessage) -> Option<&mut CallToolResult> {
-    match message {
-        ServerJsonRpcMessage::Response(JsonRpcResponse { result: ServerResult::CallToolResult(result), .. }) => {
-            Some(result)
-        }
+    let ServerJsonRpcMessage::Response(JsonRpcResponse { result, .. }) = message else { return None };
+    if let ServerResult::CustomResult(CustomResult(value)) = result
+        && let Some(read) = result::lenient(value)
+    {
+        *result = ServerResult::CallToolResult(read);
+    }
+    match result {
+        ServerResult::CallToolResult(result) => Some(result),
         _ => None,
     }
 }
 
 /// Adds the structured part of a result as a text, as its server wrote it, if it has an integer that no text of the result
 /// has: a [`Value`] cannot hold more than 64 bits, and has it rounded.
-fn keep_large_integers(text: &[u8], message: &mut ServerJsonRpcMessage) {
+fn keep_large_integers(text: &[u8], result: &mut CallToolResult) {
     #[derive(Deserialize)]
     struct StructuredResponse<'a> {
         #[serde(borrow)]
@@ -76,7 +85,6 @@ fn keep_large_integers(text: &[u8], message: &mut ServerJsonRpcMessage) {
         #[serde(borrow)]
         structured_content: &'a RawValue,
     }
-    let Some(result) = result_of_call(message) else { return };
     if !result.structured_content.as_ref().is_some_and(has_rounded) {
         return;
     }
@@ -347,7 +355,7 @@ mod tests {
             else {
                 panic!("{message:?}")
             };
-            result.content.iter().map(|block| block.as_text().unwrap().text.clone()).collect::<Vec<_>>()
+            result.content.iter().filter_map(ContentBlock::as_text).map(|block| block.text.clone()).collect::<Vec<_>>()
         };
         assert_eq!(texts("", ""), [IDS]);
         assert_eq!(texts("", r#", "more": 1"#), [IDS]);
