@@ -13,6 +13,7 @@
 mod agents;
 mod attributes;
 mod call;
+mod config;
 mod destination;
 mod environment;
 mod exemplars;
@@ -43,6 +44,7 @@ mod watched;
 mod web;
 
 pub use agents::AgentRecorder;
+pub use config::TelemetryConfig;
 pub use environment::EnvironmentError;
 pub use exporters::{ExportTarget, Exporters, NotFlushed, SIGNALS, TelemetryError, targets};
 pub use mcp_client::{McpClientRecorder, McpServerCounts};

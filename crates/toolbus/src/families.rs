@@ -32,7 +32,7 @@ use toolbus_agents::guides::GuideFor;
 use toolbus_core::tool::Tool;
 use toolbus_telemetry::Exporters;
 
-pub(crate) use self::context::{DeferredInvoker, FamilyContext, Purpose};
+pub(crate) use self::context::{DeferredInvoker, FamilyContext, Purpose, volatile_memory};
 pub(crate) use self::plan::{Commit, FamilyPlan, Planned, plan, prepare};
 pub(crate) use self::scripts::script_section;
 pub(crate) use self::search::short_lists;

@@ -13,11 +13,10 @@ use toolbus_core::policy::EffectiveTools;
 use toolbus_scripts::config::RunnerKind;
 use toolbus_scripts::interpreter::Interpreter;
 use toolbus_scripts::runner::language::LanguageRunner;
-use toolbus_store::Sqlite;
+use toolbus_store::{Sqlite, StoreUrl};
 use toolbus_trust::pins::Pins;
 
 use crate::audit::AuditLog;
-use crate::config::store::StoreUrl;
 use crate::config::{Config, Problem, Sources};
 use crate::families::script_section;
 

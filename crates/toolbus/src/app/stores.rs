@@ -9,12 +9,12 @@ use tokio::sync::watch;
 use toolbus_core::Clock;
 use toolbus_core::store::Store;
 use toolbus_memory::working_memory::WorkingMemory;
-use toolbus_store::{FileClaim, Redis, SqliteMemory, hand_over};
+use toolbus_store::{FileClaim, OpenMemory, OpenStore, Redis, SqliteMemory, StoreOpenError, StoreUrl, hand_over};
 
 use super::store_files::StoreFiles;
 use super::watched_ledger::WatchedLedger;
 use crate::config::Config;
-use crate::config::store::{OpenMemory, OpenStore, StoreOpenError, StoreUrl};
+use crate::families::volatile_memory;
 
 /// Time for the end of a daemon after its calls, and between two tries to have its file.
 const CLOSING_TIME: Duration = Duration::from_secs(15);
@@ -93,7 +93,7 @@ impl Stores {
 
     /// Those of a command.
     pub(super) fn in_memory(config: &Config) -> Self {
-        Self::of(OpenStore::in_memory(), None, config.volatile_memory(), None)
+        Self::of(OpenStore::in_memory(), None, volatile_memory(config), None)
     }
 
     fn of(

@@ -11,11 +11,11 @@ use toolbus_mcp_client::spec::ServerName;
 use toolbus_outbound::egress::HostRule;
 use toolbus_protocol::MAX_SHORT_STRING;
 use toolbus_scripts::requirement::AllowedPackages;
+use toolbus_store::StoreUrl;
 use url::Url;
 
 use super::agents::{DEFAULT_AGENT, UNKNOWN_AGENT};
 use super::bus::{AmqpUrl, BusUrl};
-use super::store::StoreUrl;
 
 /// Longest queue prefix in bytes: the longest queue name, with its own endings, stays a short string.
 const MAX_PREFIX: usize = 180;

@@ -8,11 +8,11 @@ use serde::{Deserialize, Serialize};
 use toolbus_core::pattern::Pattern;
 use toolbus_core::tool::Naming;
 use toolbus_mcp_client::spec::{StdioSpec, TransportSpec};
+use toolbus_store::StoreUrl;
 use toolbus_trust::pins::{Digest, Level, Levels, NamedSource};
 
 use super::secrets::open_arguments;
 use super::state::{self, STATE_DIRECTORY};
-use super::store::StoreUrl;
 use super::{Config, Sources};
 
 /// Value that means no file.

@@ -10,16 +10,16 @@ mod tools;
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, Read as _};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use serde::de::DeserializeOwned;
 use serde_json::Value;
-use toolbus_broker::rabbitmq::Tls;
 use toolbus_config::{ByteSize, HumanDuration, KeyPath, Part, SchemaDifference, Tree};
 use toolbus_mcp_client::config::ServersFile;
 use toolbus_memory::working_memory::MAX_TTL;
 use toolbus_protocol::topic::{self, REQUEST_TOPICS};
+use toolbus_store::StoreConfig;
 
 use super::Secret;
 use super::audit::AuditConfig;
@@ -29,7 +29,6 @@ use super::http::HttpConfig;
 use super::identity::{IdentityConfig, sidecar_topic};
 use super::invoke::InvokeConfig;
 use super::ledger::LedgerConfig;
-use super::store::StoreConfig;
 use super::{MemoryConfig, ResultsConfig, ScheduleConfig, WebConfig};
 
 /// Time after the deadline of a call in which its reply is published.
@@ -60,7 +59,7 @@ pub(crate) fn contradictions(
         checker.bus(bus);
     }
     if let Some(StoreConfig { tls, .. }) = checker.section("store") {
-        checker.certificates("store", &tls);
+        checker.certificates("store", [tls.ca, tls.cert, tls.key]);
     }
     if let Some(invoke) = &invoke {
         checker.invoke(invoke);
@@ -184,16 +183,17 @@ impl RuleChecker<'_> {
                 );
             }
         }
-        self.certificates("bus", &bus.tls);
+        let tls = bus.tls.clone();
+        self.certificates("bus", [tls.ca, tls.cert, tls.key]);
         if let Err((key, what)) = bus.address() {
             self.tell(&[key, "bus.url", "bus.user", "bus.password", "bus.host"], what);
         }
     }
 
     /// Reports certificates and keys of a section that are incomplete or cannot be read.
-    fn certificates(&mut self, section: &str, Tls { ca, cert, key }: &Tls) {
+    fn certificates(&mut self, section: &str, [ca, cert, key]: [Option<PathBuf>; 3]) {
         let [of_ca, of_cert, of_key] = ["ca", "cert", "key"].map(|name| format!("{section}.tls.{name}"));
-        match (cert, key) {
+        match (&cert, &key) {
             (Some(_), None) => self.tell(&[&of_cert], format!("needs `{of_key}`, the private key of this certificate")),
             (None, Some(_)) => self.tell(&[&of_key], format!("needs `{of_cert}`, the certificate of this key")),
             _ => {}

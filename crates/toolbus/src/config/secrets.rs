@@ -14,9 +14,9 @@ use toolbus_config::{KeyPath, Tree};
 use toolbus_core::redact::{Obstacle, obstacle};
 use toolbus_core::secret::Secret;
 use toolbus_mcp_client::spec::{Credential, HttpSpec, StdioSpec, TransportSpec};
+use toolbus_store::StoreUrl;
 use url::{Url, form_urlencoded};
 
-use super::store::StoreUrl;
 use super::{BusUrl, Config};
 
 /// Tables whose values are secrets where their names or sources say so.

@@ -13,11 +13,11 @@ use toolbus_protocol::EXECUTE_PYTHON_SCRIPT;
 use toolbus_protocol::topic::TOOL_INVOKE;
 use toolbus_sandbox::Level;
 use toolbus_scripts::config::RunnerKind;
+use toolbus_store::StoreUrl;
 use url::Url;
 
 use super::http::Open;
 use super::identity::DEFAULT_PREFIX;
-use super::store::StoreUrl;
 use super::{AmqpUrl, BusUrl, Config, ENVIRONMENT_PREFIX, Role, ScriptConfig};
 
 /// Start of the variables that look as if they belonged to the daemon.

@@ -13,13 +13,13 @@ use toolbus_core::redact::Redactor;
 use toolbus_core::results::ResultBudget;
 use toolbus_core::store::Store;
 use toolbus_core::tool::ToolOutput;
-use toolbus_core::{Dispatcher, Gates, InnerCall, Invoker};
+use toolbus_core::{Clock, Dispatcher, Gates, InnerCall, Invoker};
 use toolbus_memory::working_memory::WorkingMemory;
 use toolbus_sandbox::Sandbox;
+use toolbus_store::{OpenStore, VolatileMemory};
 use toolbus_telemetry::Exporters;
 
 use crate::config::Config;
-use crate::config::store::OpenStore;
 
 /// Purpose of families.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -53,6 +53,12 @@ pub(crate) struct FamilyContext<'a> {
     pub(crate) invoker: DeferredInvoker,
 }
 
+/// A working memory for the time of a command, if there is a section for it.
+pub(crate) fn volatile_memory(config: &Config) -> Option<Arc<dyn WorkingMemory>> {
+    let section = config.memory.as_ref()?;
+    Some(Arc::new(VolatileMemory::new(section.limits(), Clock::SYSTEM)))
+}
+
 impl<'a> FamilyContext<'a> {
     /// The services for a description of the tools of `policy`.
     pub(crate) fn description(config: &'a Config, policy: PolicyHandle) -> Self {
@@ -63,7 +69,7 @@ impl<'a> FamilyContext<'a> {
             redactor: Redactor::default(),
             bus: Arc::new(Embedded::new()),
             store: OpenStore::in_memory().store,
-            memory: config.volatile_memory(),
+            memory: volatile_memory(config),
             budget: config.results.budget(),
             gates: Arc::new(Gates::new(policy)),
             sandbox: Arc::default(),

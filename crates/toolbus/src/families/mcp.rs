@@ -18,6 +18,7 @@ use toolbus_mcp_client::model_tools::{self, Registrar};
 use toolbus_mcp_client::servers::{NoServers, ServerControl};
 use toolbus_mcp_client::status::{PhaseName, ServerStatus};
 use toolbus_protocol::topic;
+use toolbus_store::StoreUrl;
 use toolbus_telemetry::{Exporters, McpServerCounts};
 
 use super::work::{CONTROL_PREFETCH, max_body};
@@ -26,7 +27,6 @@ use super::{
     ToolFamily, Work,
 };
 use crate::config::Config;
-use crate::config::store::StoreUrl;
 use crate::config::toolsets::ToolsetConfig;
 
 /// MCP servers.

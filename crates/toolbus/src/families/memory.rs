@@ -8,9 +8,9 @@ use toolbus_core::tool::Tool;
 use toolbus_memory::MemoryConfig;
 use toolbus_memory::tools::{GUIDE, SOURCE};
 use toolbus_memory::working_memory::{MemoryLimits, WorkingMemory};
+use toolbus_store::StoreUrl;
 
 use super::{Contributions, FamilyContext, FamilyError, FamilyGuide, FamilyPlan, ToolFamily};
-use crate::config::store::StoreUrl;
 
 /// Working memory.
 pub(super) struct MemoryFamily {

@@ -15,10 +15,10 @@ use toolbus_core::bus::Bus;
 use toolbus_core::tool::Tool;
 use toolbus_core::{Clock, Gates, Invoker};
 use toolbus_protocol::Random;
+use toolbus_store::StoreUrl;
 
 use super::{Contributions, FamilyContext, FamilyError, FamilyGuide, FamilyPlan, Purpose, ToolFamily, Work};
 use crate::config::daemon::Role;
-use crate::config::store::StoreUrl;
 
 /// Longest time for what is being published when the daemon ends.
 const PUBLISH_TIME: Duration = Duration::from_secs(5);

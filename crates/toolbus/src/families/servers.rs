@@ -17,12 +17,12 @@ use toolbus_mcp_client::servers::{self as mcp, Limits, PlacedServer, ServerContr
 use toolbus_mcp_client::spec::ServerName;
 use toolbus_mcp_client::status::ServerStatus;
 use toolbus_mcp_server::Document;
+use toolbus_store::StoreUrl;
 use toolbus_trust::scan::{RulesError, Scanner};
 
 use super::rest::limits;
 use super::{FamilyContext, Purpose};
 use crate::config::daemon::Role;
-use crate::config::store::StoreUrl;
 use crate::config::toolsets::Scope;
 use crate::config::{Config, McpServers};
 use crate::http::{McpAdmin, NoServers, OUTDATED};

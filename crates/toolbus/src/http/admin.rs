@@ -38,6 +38,7 @@ pub use families::FamilyViews;
 use recent::{RecentFound, RecentQuery};
 pub use routes::{OperatorRight, OperatorTokens, calls, guarded, open};
 pub use switches::{LoadError, NAMESPACE as SWITCHES, SwitchStore};
+use toolbus_store::StoreUrl;
 use view::{
     AgentOverview, AgentSummary, AgentTools, ApiError, AppliedRules, BreakerReset, BusyAgent, BusyTool, CallerQuery,
     DaemonStatus, Explained, GateResult, NamedRule, OpenBreakers, Question, Switched, Switching, ToolDetails,
@@ -45,7 +46,6 @@ use view::{
 };
 
 use crate::config::Config;
-use crate::config::store::StoreUrl;
 use crate::http::{Health, McpAdmin, ReloadReport};
 
 /// The name that stands for every caller without a section.

@@ -8,13 +8,12 @@ use rustix::fs::Access;
 use tokio::task::spawn_blocking;
 use toolbus_core::store::{Store, StoreError};
 use toolbus_protocol::new_message_id;
-use toolbus_store::Sqlite;
+use toolbus_store::{Sqlite, StoreUrl};
 
 use super::daemon::RunningDaemon;
 use super::{Finding, PATIENCE, STORE, mode};
 use crate::app::is_of_another;
 use crate::commands::shell_word;
-use crate::config::store::StoreUrl;
 use crate::config::{Config, Sources};
 
 /// Namespace and value of the entry that is written and deleted again.

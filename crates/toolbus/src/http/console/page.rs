@@ -12,10 +12,10 @@ use jiff::Timestamp;
 use maud::{DOCTYPE, Markup, html};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::Value;
+use toolbus_store::StoreUrl;
 
 use super::access::{Fields, PROOF, Visitor};
 use super::{Console, PATH};
-use crate::config::store::StoreUrl;
 use crate::http::admin::view::ApiError;
 use crate::http::admin::{Actor, Admin, EVERYBODY};
 

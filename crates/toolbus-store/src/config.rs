@@ -9,18 +9,16 @@ use std::sync::Arc;
 
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
-use toolbus_broker::rabbitmq::Tls;
 use toolbus_config::secret_schema;
 use toolbus_core::Clock;
 use toolbus_core::ledger::{Ledger, LedgerLimits};
 use toolbus_core::store::Store;
 use toolbus_memory::working_memory::{MemoryLimits, WorkingMemory};
-use toolbus_store::{
+
+use crate::{
     FileClaim, FileClaimError, MemoryLedger, MemoryStore, OpenError, Redis, RedisLedger, RedisMemory, RedisSettings,
     RedisTls, RedisUrl, RedisUrlError, Sqlite, SqliteLedger, SqliteMemory, VolatileMemory,
 };
-
-use super::Config;
 
 /// Where is kept what must outlive a call, such as the switches that operators turned.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
@@ -31,7 +29,7 @@ pub struct StoreConfig {
     #[schemars(schema_with = "url_schema")]
     pub url: Option<StoreUrl>,
     /// Certificates for `rediss://`.
-    pub tls: Tls,
+    pub tls: StoreTls,
     /// File of a daemon whose `url` is absent, if there is a folder for it.
     #[serde(skip)]
     pub state_file: Option<PathBuf>,
@@ -44,6 +42,22 @@ impl StoreConfig {
         let state = || self.state_file.clone().map(StoreUrl::Sqlite);
         self.url.clone().or_else(state).unwrap_or(StoreUrl::Memory)
     }
+}
+
+/// Certificates for `rediss://`, as PEM files; relative to the working directory.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+#[schemars(rename = "StoreTlsConfig")]
+pub struct StoreTls {
+    /// Authorities that may have signed the server's certificate; absent: those of the system.
+    #[schemars(length(min = 1))]
+    pub ca: Option<PathBuf>,
+    /// Certificate that the daemon shows to the server. Needs `key`.
+    #[schemars(length(min = 1))]
+    pub cert: Option<PathBuf>,
+    /// Private key of `cert`.
+    #[schemars(length(min = 1))]
+    pub key: Option<PathBuf>,
 }
 
 fn url_schema(_: &mut SchemaGenerator) -> Schema {
@@ -127,14 +141,6 @@ pub struct OpenStore {
     pub shared: Option<Arc<Redis>>,
     /// Keeps other daemons from the store's file.
     pub claim: Option<FileClaim>,
-}
-
-impl Config {
-    /// A working memory for the time of a command, if there is a section for it.
-    pub(crate) fn volatile_memory(&self) -> Option<Arc<dyn WorkingMemory>> {
-        let section = self.memory.as_ref()?;
-        Some(Arc::new(VolatileMemory::new(section.limits(), Clock::SYSTEM)))
-    }
 }
 
 /// An open working memory.
@@ -227,7 +233,7 @@ impl StoreConfig {
     fn certificates(&self) -> Result<Option<RedisTls>, StoreOpenError> {
         let read =
             |file: &PathBuf| fs::read(file).map_err(|error| StoreOpenError::Certificate { file: file.clone(), error });
-        let Tls { ca, cert, key } = &self.tls;
+        let StoreTls { ca, cert, key } = &self.tls;
         let ca = ca.as_ref().map(read).transpose()?;
         let identity = match (cert, key) {
             (Some(cert), Some(key)) => Some((read(cert)?, read(key)?)),
@@ -287,7 +293,6 @@ mod tests {
     use toolbus_memory::working_memory::{EntryKey, MemoryOwner};
 
     use super::*;
-    use crate::config::{LedgerConfig, MemoryConfig};
 
     #[test]
     fn a_store_is_written_so_that_it_reads_the_same() {
@@ -327,7 +332,7 @@ mod tests {
 
     #[test]
     fn a_certificate_that_is_not_there_is_told_with_its_name() {
-        let tls = Tls { ca: Some("/nonexistent/ca.pem".into()), ..Tls::default() };
+        let tls = StoreTls { ca: Some("/nonexistent/ca.pem".into()), ..StoreTls::default() };
         let config = StoreConfig { url: Some("rediss://host".parse().unwrap()), tls, state_file: None };
         insta::assert_snapshot!(config.open("toolbus", "a test").err().unwrap(), @"[store] store.tls: cannot read `/nonexistent/ca.pem`: No such file or directory (os error 2)");
     }
@@ -342,9 +347,10 @@ mod tests {
             assert!(open.shared.is_none());
             let store = Arc::clone(&open.store);
             store.put("a", "b", Vec::new()).await.unwrap();
-            let ledger = config.open_ledger(LedgerConfig::default().limits(), &open).unwrap();
+            let ledger = config.open_ledger(LedgerLimits { max_entries: 100, max_bytes: 1 << 20 }, &open).unwrap();
             assert_eq!(ledger.look_up(RequestKey([0; 32])).await, Ok(None));
-            let OpenMemory { memory, file } = config.open_memory(MemoryConfig::default().limits(), &open).unwrap();
+            let OpenMemory { memory, file } =
+                config.open_memory(toolbus_memory::MemoryConfig::default().limits(), &open).unwrap();
             assert_eq!(file.is_some(), config.url() != StoreUrl::Memory);
             let (key, share) = (Arc::from("ana"), Arc::from("ana"));
             let key_of_entry = EntryKey::parse("a/b").unwrap();

@@ -2,8 +2,9 @@
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use toolbus_telemetry::Protocol;
-use toolbus_telemetry::logging::LogFormat;
+
+use crate::Protocol;
+use crate::logging::LogFormat;
 
 /// Metrics, traces and logs. The standard `OTEL_*` environment variables are honoured too.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
