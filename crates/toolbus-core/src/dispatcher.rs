@@ -371,9 +371,10 @@ impl Dispatcher {
         begun.map_err(Abort::from).and_then(|()| call.may_begin(&cancel))?;
         // 10. execute
         let caller = effective.with_own_profile(&call.request.caller);
-        let result = self.execute(call, allowed.tool, caller, arguments, &cancel).await;
+        let mut result = self.execute(call, allowed.tool, caller, arguments, &cancel).await;
         note_breaker(call, passage, &result, settings.budgets);
-        if let Ok(output) = &result {
+        if let Ok(output) = &mut result {
+            call.drop_unwanted(output);
             call.note_length(output, &effective);
         }
         if let Ok(output) = &result

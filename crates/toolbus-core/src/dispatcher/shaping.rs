@@ -17,7 +17,7 @@ use crate::results::{LongResult, MEMORY_TOOLS, READER, READER_SOURCE, ResultSett
 use crate::text::{shown, truncated};
 use crate::throttle::Throttle;
 use crate::tool::{ToolDescriptor, ToolOutput};
-use crate::turns::Turns;
+use crate::turns::{Turns, is_small};
 
 impl Call {
     /// Notes whether the caller could read the parts of a result that may be too long.
@@ -36,6 +36,18 @@ impl Call {
             .filter(|_| !self.execution.gets_whole)
             .map(|rule| rule.threshold)
             .or(self.execution.split_above)
+    }
+
+    /// Drops the structured part of a result whose caller does not get it by itself: it takes several times the memory of
+    /// its text, which a large result would hold until its turn.
+    pub(super) fn drop_unwanted(&self, output: &mut ToolOutput) {
+        if !self.gets(header::STRUCTURED_CONTENT)
+            && let Some(value) = output.structured.take()
+            && !is_small(&value)
+        {
+            // A large one takes long to free.
+            drop(tokio::task::spawn_blocking(move || drop(value)));
+        }
     }
 
     /// Whether the caller gets the structured part of this result by itself.
