@@ -27,8 +27,13 @@ async fn dead_reason(message: Message) -> String {
 }
 
 #[tokio::test]
-async fn a_body_that_is_not_utf8_is_refused_with_the_position() {
+async fn a_request_that_cannot_be_used_is_refused_with_the_reason() {
     assert_snapshot!(refusal(raw(&b"{\"a\xff\""[..])).await, @"The request is not usable: not UTF-8: invalid byte at offset 3.");
+    assert_snapshot!(refusal(request(&json!({"toolCallId": "c"}))).await, @"The request is not usable: missing member `toolName`.");
+    // Before it is parsed.
+    assert_snapshot!(refusal(raw(vec![b'{'; 1024 * 1024 + 1])).await, @"The request has 1048577 bytes; at most 1048576 are taken. Send less.");
+    let deep_in_a_string = json!(format!("{{\"text\": {}{}}}", "[".repeat(64), "]".repeat(64)));
+    assert_snapshot!(refusal(call("echo", deep_in_a_string)).await, @"The arguments are not usable: nested deeper than 64 levels at offset 72.");
 }
 
 #[tokio::test]
@@ -39,25 +44,9 @@ async fn a_body_that_cannot_be_read_and_has_no_address_is_dead_lettered_once() {
 }
 
 #[tokio::test]
-async fn a_request_without_a_tool_is_refused() {
-    assert_snapshot!(refusal(request(&json!({"toolCallId": "c"}))).await, @"The request is not usable: missing member `toolName`.");
-}
-
-#[tokio::test]
-async fn a_request_without_a_tool_and_without_an_address_is_answered_on_the_default_topic() {
-    let sent = World::new().answer(request(&json!({"toolCallId": "c"})).reply_to(None)).await;
-    assert_eq!(sent.target, Target::Topic("tool.result".to_owned()));
-}
-
-#[tokio::test]
-async fn a_body_over_the_limit_is_refused_before_it_is_parsed() {
-    assert_snapshot!(refusal(raw(vec![b'{'; 1024 * 1024 + 1])).await, @"The request has 1048577 bytes; at most 1048576 are taken. Send less.");
-}
-
-#[tokio::test]
-async fn nesting_over_the_limit_inside_an_arguments_string_is_refused() {
-    let deep = format!("{{\"text\": {}{}}}", "[".repeat(64), "]".repeat(64));
-    assert_snapshot!(refusal(call("echo", json!(deep))).await, @"The arguments are not usable: nested deeper than 64 levels at offset 72.");
+async fn a_request_without_a_tool_is_refused_under_its_own_id_and_on_the_default_topic_if_it_has_no_address() {
+    let sent = World::new().answer(request(&json!({"toolCallId": "mine"})).reply_to(None)).await;
+    assert_eq!((sent.target, &sent.body["toolCallId"]), (Target::Topic("tool.result".to_owned()), &json!("mine")));
 }
 
 #[tokio::test]
@@ -143,12 +132,6 @@ async fn a_name_or_an_id_that_is_too_long_is_refused_and_repeated_shortened() {
     let fits = "x".repeat(1024);
     let sent = World::new().answer(request(&json!({"toolCallId": fits, "toolName": "pay"}))).await;
     assert_eq!((&sent.body["content"], &sent.body["toolCallId"]), (&json!("paid"), &json!(fits)));
-}
-
-#[tokio::test]
-async fn a_request_without_a_tool_is_refused_under_its_own_id() {
-    let sent = World::new().answer(request(&json!({"toolCallId": "mine"}))).await;
-    assert_eq!(sent.body["toolCallId"], "mine");
 }
 
 #[tokio::test]

@@ -3,16 +3,15 @@
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use toolbus_core::StepName;
 use toolbus_core::caller::{AgentName, Caller, Identity};
 use toolbus_core::failure::Cause;
 use toolbus_core::pattern::Pattern;
 use toolbus_core::policy::{AgentPolicy, Policy};
 use toolbus_core::rate::{Rate, RateRule, RateRules};
 use toolbus_core::tool::{Effect, ToolDescriptor};
-use toolbus_core::{InnerCall, InnerOrigin, Invoker as _};
+use toolbus_core::{InnerCall, Invoker as _, StepName};
 
-use crate::fixture::{Message, Sent, World, call};
+use crate::fixture::{Message, Sent, World, call, inner_call};
 use crate::ledger::{KEY, ROOMY, daemon, ledger};
 
 /// Failures that trip a breaker, and the time to the first trial, unless they are configured.
@@ -49,20 +48,7 @@ async fn calls_of_a_tool_that_failed_five_times_are_refused_until_a_trial_succee
     let refused = world.answer(message("fail_five", 5)).await;
     assert_eq!((told(&refused), world.runs()), (("not_started", true, Some(5_000)), FAILURES));
     let caller = world.dispatcher.policy().vouched(None, "s".into());
-    let of_client = InnerCall {
-        origin: InnerOrigin::McpClient,
-        caller: caller.into(),
-        call_id: "1".into(),
-        server: None,
-        tool: "fail_five".to_owned(),
-        arguments: None,
-        deadline: None,
-        cancelled: Default::default(),
-        trace: None,
-        around: None,
-        progress: None,
-        idempotency_key: None,
-    };
+    let of_client = InnerCall { arguments: None, ..inner_call(caller, "fail_five", &json!({})) };
     let refused = world.dispatcher.invoke(of_client).await.unwrap_err();
     assert_eq!((refused.cause, refused.retry_after), (Cause::BreakerOpen, Some(PAUSE)));
     tokio::time::sleep(PAUSE).await;
@@ -86,12 +72,10 @@ async fn a_trial_that_fails_doubles_the_pause() {
 async fn a_refused_call_takes_no_place_and_waits_for_none() {
     let world = with(World::with(|it| (it.max_in_flight, it.max_waiting) = (1, 0)), "fail_always", "command");
     trip(&world, "fail_always").await;
-    let (occupying, _) = world.begin(call("wait_effectful", json!({})).id("another"));
-    world.until_running(1).await;
+    let (occupying, _) = world.begin_running(call("wait_effectful", json!({})).id("another")).await;
     assert_eq!(told(&world.answer(message("fail_always", 5)).await).0, "not_started");
     assert_eq!(world.answer(call("pay", json!({}))).await.body["code"], "overloaded");
-    world.go_on.notify_one();
-    occupying.await.unwrap();
+    world.finish(occupying).await;
 }
 
 /// An agent that tried again when it was told to was refused for its rate, though nothing had run.

@@ -19,8 +19,7 @@ use toolbus_protocol::Random;
 #[tokio::test]
 async fn a_caller_cancels_its_running_call() {
     let world = World::new();
-    let (running, settled) = world.begin(call("wait_effectful", json!({})));
-    world.until_running(1).await;
+    let (running, settled) = world.begin_running(call("wait_effectful", json!({}))).await;
     assert!(!world.dispatcher.cancel(&agent("bob"), "call_1", None), "not bob's call");
     assert!(world.dispatcher.cancel(&agent("ana"), "call_1", None));
     running.await.unwrap();
@@ -38,12 +37,9 @@ async fn a_caller_cancels_its_running_call() {
 #[tokio::test]
 async fn a_waiting_call_that_is_cancelled_has_not_started() {
     let world = World::with(|settings| settings.max_in_flight = 1);
-    let (first, _) = world.begin(call("wait", json!({})));
-    world.until_running(1).await;
+    let (first, _) = world.begin_running(call("wait", json!({}))).await;
     let (second, _) = world.begin(call("pay", json!({})).header("unused", "1"));
-    while world.load.waiting() == 0 {
-        tokio::task::yield_now().await;
-    }
+    world.until_waiting(1).await;
     assert!(world.dispatcher.cancel(&agent("ana"), "call_1", None), "both have this id");
     second.await.unwrap();
     first.await.unwrap();
@@ -55,12 +51,9 @@ async fn a_waiting_call_that_is_cancelled_has_not_started() {
 #[tokio::test]
 async fn shutdown_puts_back_what_can_be_repeated_and_what_did_not_start() {
     let world = World::with(|settings| settings.max_in_flight = 1);
-    let (running, repeatable) = world.begin(call("wait", json!({})));
-    world.until_running(1).await;
+    let (running, repeatable) = world.begin_running(call("wait", json!({}))).await;
     let (waiting, not_started) = world.begin(call("pay", json!({})));
-    while world.load.waiting() == 0 {
-        tokio::task::yield_now().await;
-    }
+    world.until_waiting(1).await;
     world.dispatcher.shut_down();
     running.await.unwrap();
     waiting.await.unwrap();
@@ -72,8 +65,7 @@ async fn shutdown_puts_back_what_can_be_repeated_and_what_did_not_start() {
 async fn shutdown_puts_back_what_waits_for_its_backend() {
     let world = World::new();
     world.register("pending");
-    let (waiting, not_started) = world.begin(call("pending", json!({})));
-    world.until_running(1).await;
+    let (waiting, not_started) = world.begin_running(call("pending", json!({}))).await;
     world.dispatcher.shut_down();
     waiting.await.unwrap();
     assert_eq!(not_started.get(), Some(Settled::Requeued));
@@ -84,8 +76,7 @@ async fn shutdown_puts_back_what_waits_for_its_backend() {
 async fn shutdown_answers_what_may_have_had_its_effect() {
     for tool in ["wait_effectful", "wait_undeclared"] {
         let world = World::new();
-        let (running, settled) = world.begin(call(tool, json!({})));
-        world.until_running(1).await;
+        let (running, settled) = world.begin_running(call(tool, json!({}))).await;
         world.dispatcher.shut_down();
         running.await.unwrap();
         let body = world.sent().pop().unwrap().body;
@@ -235,8 +226,7 @@ async fn a_request_to_cancel_is_answered_with_the_envelope_of_every_answer() {
 async fn one_answer_that_does_not_leave_holds_up_no_other_cancellation_and_the_end_only_a_little() {
     let world = World::new();
     world.bus.route(Target::Topic("tool.result.ana".to_owned()), Route::Unavailable);
-    let (running, _) = world.begin(call("wait_effectful", json!({})).reply_to(None));
-    world.until_running(1).await;
+    let (running, _) = world.begin_running(call("wait_effectful", json!({})).reply_to(None)).await;
     let service = Service::new(world.dispatcher.clone());
     let begun = Clock::SYSTEM.now();
     let nobodys = request(&json!({"toolCallId": "other"})).typed(Some("Toolbus.ToolCancelRequest"));

@@ -1,43 +1,21 @@
 //! Calls that no message brings.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::json;
-use tokio::task::JoinHandle;
-use tokio_util::sync::CancellationToken;
 use toolbus_core::caller::AgentName;
 use toolbus_core::failure::{Cause, ToolFailure, Verdict};
 use toolbus_core::tool::ToolOutput;
-use toolbus_core::{Drained, InnerCall, InnerOrigin, Invoker as _, Service};
+use toolbus_core::{Drained, InnerCall, Service};
 
-use crate::fixture::World;
-use tokio_util::task::TaskTracker;
+use crate::fixture::{World, inner_call};
 use toolbus_core::Clock;
 use toolbus_protocol::{Code, Outcome};
 
 /// A call of an MCP client.
 fn call(world: &World, tool: &str, session: &str) -> InnerCall {
     let caller = world.dispatcher.policy().vouched(AgentName::parse("ana").ok(), session.into());
-    InnerCall {
-        idempotency_key: None,
-        origin: InnerOrigin::McpClient,
-        caller: Arc::new(caller),
-        call_id: "call_1".into(),
-        server: None,
-        tool: tool.to_owned(),
-        arguments: Some(json!({}).to_string()),
-        deadline: None,
-        cancelled: CancellationToken::new(),
-        trace: None,
-        around: None,
-        progress: None,
-    }
-}
-
-fn begin(world: &World, call: InnerCall) -> JoinHandle<Result<ToolOutput, ToolFailure>> {
-    let dispatcher = world.dispatcher.clone();
-    TaskTracker::new().spawn(async move { dispatcher.invoke(call).await })
+    inner_call(caller, tool, &json!({}))
 }
 
 fn cause(result: Result<ToolOutput, ToolFailure>) -> Cause {
@@ -48,7 +26,7 @@ fn cause(result: Result<ToolOutput, ToolFailure>) -> Cause {
 async fn a_call_without_a_budget_has_that_of_the_daemon() {
     let world = World::new();
     let begun = Clock::SYSTEM.now();
-    let waiting = begin(&world, call(&world, "wait_effectful", "s"));
+    let waiting = world.begin_inner(call(&world, "wait_effectful", "s"));
     assert_eq!(cause(waiting.await.unwrap()), Cause::DeadlineExceeded);
     assert!(Clock::SYSTEM.since(begun) >= Duration::from_secs(50), "{:?}", Clock::SYSTEM.since(begun));
     assert!(world.bus.attempts().is_empty(), "nobody on the bus waits for it");
@@ -67,14 +45,14 @@ async fn a_caller_whom_somebody_else_has_found_out_is_verified() {
 #[tokio::test(start_paused = true)]
 async fn a_drain_waits_for_it_then_ends_it_and_further_ones_are_refused() {
     let world = World::new();
-    let running = begin(&world, call(&world, "wait_effectful", "s"));
+    let running = world.begin_inner(call(&world, "wait_effectful", "s"));
     world.until_running(1).await;
     let service = Service::new(world.dispatcher.clone());
     let begun = Clock::SYSTEM.now();
     assert_eq!(service.drain(Duration::from_secs(5)).await, Drained::Cut(1));
     assert_eq!(Clock::SYSTEM.since(begun), Duration::from_secs(5));
     assert_eq!(cause(running.await.unwrap()), Cause::Cancelled);
-    let late = begin(&world, call(&world, "echo", "s")).await.unwrap().unwrap_err();
+    let late = world.begin_inner(call(&world, "echo", "s")).await.unwrap().unwrap_err();
     assert_eq!((late.cause, &*late.message), (Cause::Overloaded, "The daemon is shutting down. Try again soon."));
 }
 
@@ -85,14 +63,14 @@ async fn a_call_that_did_not_begin_before_the_time_is_over_can_be_made_again() {
         world.register("pending");
         // What waits for its turn does so behind this one.
         let before = match tool {
-            "pay" => Some(begin(&world, call(&world, "wait_effectful", "s"))),
+            "pay" => Some(world.begin_inner(call(&world, "wait_effectful", "s"))),
             _ => None,
         };
         let waiting = InnerCall { idempotency_key: key.map(Into::into), ..call(&world, tool, "s") };
         if before.is_some() {
             world.until_running(1).await;
         }
-        let waiting = begin(&world, waiting);
+        let waiting = world.begin_inner(waiting);
         while world.load.waiting() == 0 && before.is_some() || world.load.in_flight() == 0 {
             tokio::task::yield_now().await;
         }

@@ -7,6 +7,8 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use tokio::sync::{Notify, mpsc, watch};
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use toolbus_core::bus::{Bus, Delivery, Outgoing, Target};
 use toolbus_core::caller::{AgentName, Caller, Identity};
@@ -18,8 +20,8 @@ use toolbus_core::telemetry::{CallEnd, CallSpan, CallSummary, DeadReason, Ledger
 use toolbus_core::tool::{Effect, Executor, Tool, ToolCall, ToolDescriptor, ToolOutput};
 use toolbus_core::toolsets::SessionSets;
 use toolbus_core::{
-    About, AllArrived, Budgets, Clock, ControlService, Dispatcher, DispatcherSettings, Gates, PendingTools, ReplyRules,
-    Service,
+    About, AllArrived, Budgets, Clock, ControlService, Dispatcher, DispatcherSettings, Gates, InnerCall, InnerOrigin,
+    Invoker as _, PendingTools, ReplyRules, Service,
 };
 use toolbus_protocol::{Properties, Random, TraceContext};
 use toolbus_testing::recording_bus::RecordingBus;
@@ -192,10 +194,29 @@ impl World {
     }
 
     /// Delivers a message without waiting.
-    pub(crate) fn begin(&self, message: Message) -> (tokio::task::JoinHandle<()>, Settlement) {
+    pub(crate) fn begin(&self, message: Message) -> (JoinHandle<()>, Settlement) {
         let (delivery, settlement) = delivery(message);
         let dispatcher = self.dispatcher.clone();
         (TaskTracker::new().spawn(async move { dispatcher.handle(delivery).await }), settlement)
+    }
+
+    /// Delivers a message, and waits until its call is the one that runs.
+    pub(crate) async fn begin_running(&self, message: Message) -> (JoinHandle<()>, Settlement) {
+        let begun = self.begin(message);
+        self.until_running(1).await;
+        begun
+    }
+
+    /// Makes a call that no message brings, without waiting.
+    pub(crate) fn begin_inner(&self, call: InnerCall) -> JoinHandle<Result<ToolOutput, ToolFailure>> {
+        let dispatcher = self.dispatcher.clone();
+        TaskTracker::new().spawn(async move { dispatcher.invoke(call).await })
+    }
+
+    /// Lets one call of a `wait…` tool end, and waits for the end of this one.
+    pub(crate) async fn finish<T>(&self, running: JoinHandle<T>) -> T {
+        self.go_on.notify_one();
+        running.await.unwrap()
     }
 
     /// Delivers a message that must be acknowledged, and gives the one message that leaves.
@@ -216,7 +237,12 @@ impl World {
     /// Registers one more tool, which does what its name begins with.
     pub(crate) fn register_as(&self, descriptor: ToolDescriptor) {
         let scripted = Scripted { runs: Arc::clone(&self.runs), go_on: Arc::clone(&self.go_on) };
-        self.dispatcher.policy().registry().register(Tool::new(descriptor, scripted)).unwrap();
+        self.add(Tool::new(descriptor, scripted));
+    }
+
+    /// Registers one more tool.
+    pub(crate) fn add(&self, tool: Tool) {
+        self.dispatcher.policy().registry().register(tool).unwrap();
         self.dispatcher.policy().refresh();
     }
 
@@ -234,6 +260,45 @@ impl World {
         while self.load.in_flight() != calls || self.runs() < calls {
             tokio::task::yield_now().await;
         }
+    }
+
+    /// Waits until at least this many calls wait for their turn.
+    pub(crate) async fn until_waiting(&self, calls: usize) {
+        while self.load.waiting() < calls {
+            tokio::task::yield_now().await;
+        }
+    }
+
+    /// Waits until at least this many messages were published, whether or not the bus took them.
+    pub(crate) async fn until_attempted(&self, messages: usize) {
+        while self.bus.attempts().len() < messages {
+            tokio::task::yield_now().await;
+        }
+    }
+
+    /// Waits until the ledger has told of at least this many events.
+    pub(crate) async fn until_told(&self, events: usize) {
+        while self.told.ledger().len() < events {
+            tokio::task::yield_now().await;
+        }
+    }
+}
+
+/// A call of an MCP client.
+pub(crate) fn inner_call(caller: Caller, tool: &str, arguments: &Value) -> InnerCall {
+    InnerCall {
+        idempotency_key: None,
+        origin: InnerOrigin::McpClient,
+        caller: Arc::new(caller),
+        call_id: "call_1".into(),
+        server: None,
+        tool: tool.to_owned(),
+        arguments: Some(arguments.to_string()),
+        deadline: None,
+        cancelled: CancellationToken::new(),
+        trace: None,
+        around: None,
+        progress: None,
     }
 }
 

@@ -4,15 +4,13 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use tokio::task::JoinHandle;
-use tokio_util::sync::CancellationToken;
-use tokio_util::task::TaskTracker;
 use toolbus_core::failure::{Cause, ToolFailure, Verdict};
 use toolbus_core::telemetry::LedgerEvent;
 use toolbus_core::tool::ToolOutput;
 use toolbus_core::{Drained, InnerCall, InnerOrigin, Invoker as _, Service};
 use toolbus_protocol::{Code, Outcome, new_message_id};
 
-use crate::fixture::{World, call as message};
+use crate::fixture::{World, call as message, inner_call};
 use crate::ledger::{KEY, ROOMY, daemon, ledger};
 
 type Ended = Result<ToolOutput, ToolFailure>;
@@ -20,25 +18,15 @@ type Ended = Result<ToolOutput, ToolFailure>;
 /// A call of ana's client with a key.
 fn keyed(world: &World, tool: &str, arguments: &Value) -> InnerCall {
     let caller = world.dispatcher.policy().vouched(toolbus_core::caller::AgentName::parse("ana").ok(), "s".into());
-    InnerCall {
-        origin: InnerOrigin::McpClient,
-        caller: caller.into(),
-        call_id: new_message_id().into(),
-        server: None,
-        tool: tool.to_owned(),
-        arguments: Some(arguments.to_string()),
-        deadline: None,
-        cancelled: CancellationToken::new(),
-        trace: None,
-        around: None,
-        progress: None,
-        idempotency_key: Some("k".into()),
-    }
+    let idempotency_key = Some("k".into());
+    InnerCall { call_id: new_message_id().into(), idempotency_key, ..inner_call(caller, tool, arguments) }
 }
 
-fn begin(world: &World, call: InnerCall) -> JoinHandle<Ended> {
-    let dispatcher = world.dispatcher.clone();
-    TaskTracker::new().spawn(async move { dispatcher.invoke(call).await })
+/// Makes a call that waits, and waits until it is the one that runs.
+async fn begin_running(world: &World) -> JoinHandle<Ended> {
+    let running = world.begin_inner(waiting(world));
+    world.until_running(1).await;
+    running
 }
 
 async fn pay(world: &World) -> Ended {
@@ -105,13 +93,10 @@ async fn a_key_stands_for_the_same_request_on_the_bus() {
 #[tokio::test]
 async fn duplicates_attach_to_a_call_under_way_whichever_way_they_come() {
     let world = daemon(&ledger(ROOMY));
-    let first = begin(&world, waiting(&world));
-    world.until_running(1).await;
+    let first = begin_running(&world).await;
     let (by_message, _) = world.begin(message("wait_effectful", json!({})).header(KEY, "k"));
-    let second = begin(&world, waiting(&world));
-    while world.told.ledger().len() < 2 {
-        tokio::task::yield_now().await;
-    }
+    let second = world.begin_inner(waiting(&world));
+    world.until_told(2).await;
     world.go_on.notify_one();
     for call in [first, second] {
         assert_eq!(call.await.unwrap(), Ok(ToolOutput::text("waited")));
@@ -129,10 +114,10 @@ async fn duplicates_of_one_call_id_get_an_answer_each() {
         let world = daemon(&ledger(ROOMY));
         let (by_message, first) = match is_message_first {
             true => (Some(world.begin(message("wait_effectful", json!({})).header(KEY, "k")).0), None),
-            false => (None, Some(begin(&world, call(&world)))),
+            false => (None, Some(world.begin_inner(call(&world)))),
         };
         world.until_running(1).await;
-        let duplicates = [begin(&world, call(&world)), begin(&world, call(&world))];
+        let duplicates = [world.begin_inner(call(&world)), world.begin_inner(call(&world))];
         while world.told.ledger().len() < 2 && !duplicates.iter().any(JoinHandle::is_finished) {
             tokio::task::yield_now().await;
         }
@@ -150,14 +135,10 @@ async fn duplicates_of_one_call_id_get_an_answer_each() {
 #[tokio::test]
 async fn a_client_attaches_to_a_call_that_a_message_brought() {
     let world = daemon(&ledger(ROOMY));
-    let (running, _) = world.begin(message("wait_effectful", json!({})).header(KEY, "k"));
-    world.until_running(1).await;
-    let attached = begin(&world, waiting(&world));
-    while world.told.ledger().is_empty() {
-        tokio::task::yield_now().await;
-    }
-    world.go_on.notify_one();
-    assert_eq!(attached.await.unwrap(), Ok(ToolOutput::text("waited")));
+    let (running, _) = world.begin_running(message("wait_effectful", json!({})).header(KEY, "k")).await;
+    let attached = world.begin_inner(waiting(&world));
+    world.until_told(1).await;
+    assert_eq!(world.finish(attached).await, Ok(ToolOutput::text("waited")));
     running.await.unwrap();
     assert_eq!((world.runs(), world.sent().len()), (1, 1));
 }
@@ -165,29 +146,22 @@ async fn a_client_attaches_to_a_call_that_a_message_brought() {
 #[tokio::test]
 async fn a_duplicate_that_is_given_up_leaves_the_call_under_way() {
     let world = daemon(&ledger(ROOMY));
-    let first = begin(&world, waiting(&world));
-    world.until_running(1).await;
+    let first = begin_running(&world).await;
     let duplicate = waiting(&world);
     let cancelled = duplicate.cancelled.clone();
-    let second = begin(&world, duplicate);
-    while world.told.ledger().is_empty() {
-        tokio::task::yield_now().await;
-    }
+    let second = world.begin_inner(duplicate);
+    world.until_told(1).await;
     cancelled.cancel();
     assert_eq!(told(second.await.unwrap()), (Code::Cancelled, Some(Outcome::Unknown)));
-    world.go_on.notify_one();
-    assert_eq!(first.await.unwrap(), Ok(ToolOutput::text("waited")));
+    assert_eq!(world.finish(first).await, Ok(ToolOutput::text("waited")));
 }
 
 #[tokio::test]
 async fn the_number_of_duplicates_that_wait_is_bounded() {
     let world = daemon(&ledger(ROOMY));
-    let first = begin(&world, waiting(&world));
-    world.until_running(1).await;
-    let attached: Vec<_> = (0..64).map(|_| begin(&world, waiting(&world))).collect();
-    while world.told.ledger().len() < attached.len() {
-        tokio::task::yield_now().await;
-    }
+    let first = begin_running(&world).await;
+    let attached: Vec<_> = (0..64).map(|_| world.begin_inner(waiting(&world))).collect();
+    world.until_told(attached.len()).await;
     let refused = world.dispatcher.invoke(waiting(&world)).await;
     assert_eq!(told(refused), (Code::Overloaded, Some(Outcome::NotStarted)));
     world.go_on.notify_one();
@@ -201,18 +175,16 @@ async fn the_number_of_duplicates_that_wait_is_bounded() {
 async fn a_call_that_another_daemon_still_runs_is_waited_for_and_can_be_given_up() {
     let ledger = ledger(ROOMY);
     let (slow, other) = (daemon(&ledger), daemon(&ledger));
-    let running = begin(&slow, waiting(&slow));
-    slow.until_running(1).await;
+    let running = begin_running(&slow).await;
     let given_up = waiting(&other);
     let cancelled = given_up.cancelled.clone();
-    let given_up = begin(&other, given_up);
+    let given_up = other.begin_inner(given_up);
     tokio::time::sleep(Duration::from_secs(10)).await;
     cancelled.cancel();
     assert_eq!(told(given_up.await.unwrap()), (Code::Cancelled, Some(Outcome::Unknown)));
-    let patient = begin(&other, waiting(&other));
+    let patient = other.begin_inner(waiting(&other));
     tokio::time::sleep(Duration::from_secs(10)).await;
-    slow.go_on.notify_one();
-    assert_eq!(running.await.unwrap(), Ok(ToolOutput::text("waited")));
+    assert_eq!(slow.finish(running).await, Ok(ToolOutput::text("waited")));
     assert_eq!((patient.await.unwrap(), other.runs()), (Ok(ToolOutput::text("waited")), 0));
 }
 
@@ -220,8 +192,7 @@ async fn a_call_that_another_daemon_still_runs_is_waited_for_and_can_be_given_up
 async fn a_call_whose_daemon_was_killed_while_it_ran_is_not_run_again() {
     let ledger = ledger(ROOMY);
     let killed = daemon(&ledger);
-    let running = begin(&killed, waiting(&killed));
-    killed.until_running(1).await;
+    let running = begin_running(&killed).await;
     running.abort();
     let other = daemon(&ledger);
     let unknown = other.dispatcher.invoke(waiting(&other)).await.unwrap_err();
@@ -242,7 +213,7 @@ async fn a_call_that_did_not_start_may_be_tried_again_by_its_key() {
 async fn a_call_that_a_shutdown_ends_is_answered_and_one_that_may_run_again_is_not_kept() {
     let ledger = ledger(ROOMY);
     let world = daemon(&ledger);
-    let repeatable = begin(&world, keyed(&world, "wait", &json!({})));
+    let repeatable = world.begin_inner(keyed(&world, "wait", &json!({})));
     world.until_running(1).await;
     assert_eq!(Service::new(world.dispatcher.clone()).drain(Duration::from_secs(1)).await, Drained::Cut(1));
     assert_eq!(repeatable.await.unwrap().unwrap_err().cause, Cause::Cancelled);

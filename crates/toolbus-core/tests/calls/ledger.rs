@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::{Value, json};
+use tokio::task::JoinHandle;
 use toolbus_core::Clock;
 use toolbus_core::bus::Target;
 use toolbus_core::ledger::{Ledger, LedgerLimits, LedgerSettings, LedgerUsage};
@@ -29,9 +30,30 @@ pub(crate) fn ledger(limits: LedgerLimits) -> Arc<dyn Ledger> {
 
 /// A daemon with this ledger.
 pub(crate) fn daemon(ledger: &Arc<dyn Ledger>) -> World {
-    let ledger = Arc::clone(ledger);
-    let (ttl, max_reply) = (Duration::from_secs(3600), 1024);
-    World::with(|settings| settings.ledger = Some(LedgerSettings { ledger, ttl, max_reply }))
+    World::with(|settings| settings.ledger = Some(kept_in(ledger)))
+}
+
+fn kept_in(ledger: &Arc<dyn Ledger>) -> LedgerSettings {
+    LedgerSettings { ledger: Arc::clone(ledger), ttl: Duration::from_secs(3600), max_reply: 1024 }
+}
+
+/// A daemon with this ledger and no room for a call beside the one that it runs until it is let go on.
+async fn busy(ledger: &Arc<dyn Ledger>) -> (World, JoinHandle<()>) {
+    let busy = World::with(|it| (it.ledger, it.max_in_flight, it.max_waiting) = (Some(kept_in(ledger)), 1, 0));
+    let (occupying, _) = busy.begin_running(wait().id("another")).await;
+    (busy, occupying)
+}
+
+/// Has a daemon with this ledger begin a call, and kills it meanwhile.
+async fn kill_during(ledger: &Arc<dyn Ledger>, message: Message) {
+    let killed = daemon(ledger);
+    let (running, _) = killed.begin_running(message).await;
+    running.abort();
+}
+
+/// Registers one more tool, which does what its name begins with.
+fn register(world: &World, name: &str, effect: Effect) {
+    world.register_as(ToolDescriptor { effect, ..ToolDescriptor::new(name, "test", "local") });
 }
 
 fn pay() -> Message {
@@ -52,6 +74,7 @@ fn code(sent: &Sent) -> (&str, &str, bool) {
 }
 
 pub(crate) const UNKNOWN: (&str, &str, bool) = ("execution_failed", "unknown", false);
+const REFUSED: (&str, &str, bool) = ("execution_failed", "not_started", true);
 
 #[tokio::test]
 async fn a_message_that_is_published_twice_runs_once_and_has_one_answer() {
@@ -75,15 +98,13 @@ async fn another_daemon_repeats_the_answer_of_one_that_ended_before_it_acknowled
 #[tokio::test]
 async fn a_duplicate_that_arrives_while_the_first_runs_gets_the_same_answer_at_its_own_address() {
     let world = daemon(&ledger(ROOMY));
-    let (running, first) = world.begin(wait());
-    world.until_running(1).await;
+    let (running, first) = world.begin_running(wait()).await;
     let mut elsewhere = wait().reply_to(Some("tool.result.ana.again"));
     elsewhere.properties.correlation_id = Some("corr-2".to_owned());
     let settlements = [world.deliver(elsewhere.clone()).await, world.deliver(elsewhere.redelivered()).await];
     let same = world.deliver(wait()).await;
     assert_eq!(first.get(), Some(Settled::Acknowledged), "one delivery is enough for one address");
-    world.go_on.notify_one();
-    running.await.unwrap();
+    world.finish(running).await;
     let sent = world.sent();
     assert_eq!((world.runs(), sent.len()), (1, 2));
     assert_eq!(sent[1].target, Target::Topic("tool.result.ana.again".to_owned()));
@@ -100,10 +121,7 @@ async fn a_duplicate_that_arrives_while_the_first_runs_gets_the_same_answer_at_i
 #[tokio::test(start_paused = true)]
 async fn a_call_whose_daemon_was_killed_while_it_ran_is_answered_with_an_unknown_outcome_and_not_run() {
     let ledger = ledger(ROOMY);
-    let killed = daemon(&ledger);
-    let (running, _) = killed.begin(wait());
-    killed.until_running(1).await;
-    running.abort();
+    kill_during(&ledger, wait()).await;
     let other = daemon(&ledger);
     let answer = other.answer(wait().redelivered()).await;
     assert_eq!((code(&answer), other.runs()), (UNKNOWN, 0));
@@ -116,13 +134,11 @@ async fn a_call_whose_daemon_was_killed_while_it_ran_is_answered_with_an_unknown
 async fn a_call_that_another_daemon_still_runs_is_waited_for() {
     let ledger = ledger(ROOMY);
     let (slow, other) = (daemon(&ledger), daemon(&ledger));
-    let (running, _) = slow.begin(wait());
-    slow.until_running(1).await;
+    let (running, _) = slow.begin_running(wait()).await;
     let (waiting, settlement) = other.begin(wait().redelivered());
     tokio::time::sleep(Duration::from_secs(30)).await;
     assert_eq!((other.sent().len(), settlement.get()), (0, None), "six leases have passed");
-    slow.go_on.notify_one();
-    running.await.unwrap();
+    slow.finish(running).await;
     waiting.await.unwrap();
     let (first, second) = (slow.sent().pop().unwrap(), other.sent().pop().unwrap());
     assert_eq!((other.runs(), content(&second)), (0, &json!("waited")));
@@ -138,13 +154,11 @@ async fn a_call_that_another_daemon_still_runs_is_waited_for_as_long_as_its_tool
         world.register_as(ToolDescriptor { effect, timeout, ..ToolDescriptor::new("wait_long", "test", "local") });
     }
     let long = || call("wait_long", json!({}));
-    let (running, _) = slow.begin(long());
-    slow.until_running(1).await;
+    let (running, _) = slow.begin_running(long()).await;
     let (waiting, _) = other.begin(long().redelivered());
     tokio::time::sleep(Duration::from_secs(90)).await;
     assert_eq!(other.sent().len(), 0, "calls have 60 s where their tool says nothing");
-    slow.go_on.notify_one();
-    running.await.unwrap();
+    slow.finish(running).await;
     waiting.await.unwrap();
     let (first, second) = (slow.sent().pop().unwrap(), other.sent().pop().unwrap());
     assert_eq!((content(&second), first.body), (&json!("waited"), second.body.clone()));
@@ -155,12 +169,10 @@ async fn beside_a_run_of_another_daemon_a_key_starts_no_second_one_though_its_to
     let ledger = ledger(ROOMY);
     let (slow, other) = (daemon(&ledger), daemon(&ledger));
     let keyed = || call("wait", json!({})).header(KEY, "k");
-    let (running, _) = slow.begin(keyed());
-    slow.until_running(1).await;
+    let (running, _) = slow.begin_running(keyed()).await;
     let given_up = other.answer(keyed().id("hasty").header("rb-timeout-ms", "20000")).await;
     assert_eq!((code(&given_up), other.runs()), (UNKNOWN, 0));
-    slow.go_on.notify_one();
-    running.await.unwrap();
+    slow.finish(running).await;
     assert_eq!(code(&slow.sent().pop().unwrap()), UNKNOWN, "both say the same");
 }
 
@@ -169,12 +181,10 @@ async fn of_a_daemon_that_is_slow_and_one_that_gave_it_up_both_say_the_same() {
     let ledger = ledger(ROOMY);
     let (slow, other) = (daemon(&ledger), daemon(&ledger));
     let budget = |message: Message| message.header("rb-timeout-ms", "20000");
-    let (running, _) = slow.begin(wait());
-    slow.until_running(1).await;
+    let (running, _) = slow.begin_running(wait()).await;
     let given_up = other.answer(budget(wait()).redelivered()).await;
     assert_eq!(code(&given_up), UNKNOWN);
-    slow.go_on.notify_one();
-    running.await.unwrap();
+    slow.finish(running).await;
     let late = slow.sent().pop().unwrap();
     assert_eq!((late.body, late.properties), (given_up.body, given_up.properties));
 }
@@ -183,8 +193,7 @@ async fn of_a_daemon_that_is_slow_and_one_that_gave_it_up_both_say_the_same() {
 async fn a_daemon_that_shuts_down_while_it_waits_for_another_gives_the_request_back() {
     let ledger = ledger(ROOMY);
     let (slow, other) = (daemon(&ledger), daemon(&ledger));
-    let (running, _) = slow.begin(wait());
-    slow.until_running(1).await;
+    let (running, _) = slow.begin_running(wait()).await;
     let (waiting, settlement) = other.begin(wait().redelivered());
     tokio::time::sleep(Duration::from_secs(2)).await;
     other.dispatcher.shut_down();
@@ -244,21 +253,17 @@ async fn a_retry_of_a_call_that_did_not_start_runs() {
     let world = daemon(&ledger(ROOMY));
     for runs in [1, 2] {
         let failed = world.answer(call("fail", json!({})).header(KEY, "k")).await;
-        assert_eq!((code(&failed), world.runs()), (("execution_failed", "not_started", true), runs));
+        assert_eq!((code(&failed), world.runs()), (REFUSED, runs));
     }
 }
 
 #[tokio::test]
 async fn a_message_that_was_answered_not_started_is_not_run_when_it_comes_again() {
     let ledger = ledger(ROOMY);
-    let paying = |world: &World| {
-        let effect = Effect::Effectful;
-        world.register_as(ToolDescriptor { effect, ..ToolDescriptor::new("fail_to_pay", "test", "local") });
-    };
     let (first, other) = (daemon(&ledger), daemon(&ledger));
-    [&first, &other].into_iter().for_each(paying);
+    [&first, &other].into_iter().for_each(|world| register(world, "fail_to_pay", Effect::Effectful));
     let refused = first.answer(call("fail_to_pay", json!({}))).await;
-    assert_eq!(code(&refused), ("execution_failed", "not_started", true));
+    assert_eq!(code(&refused), REFUSED);
     for world in [&first, &other] {
         let again = world.answer(call("fail_to_pay", json!({})).redelivered()).await;
         assert_eq!((&again.body, &again.properties), (&refused.body, &refused.properties));
@@ -269,59 +274,37 @@ async fn a_message_that_was_answered_not_started_is_not_run_when_it_comes_again(
 #[tokio::test(start_paused = true)]
 async fn of_an_idempotent_call_that_may_have_acted_before_is_not_said_that_it_did_not_start() {
     let ledger = ledger(ROOMY);
-    let put = |world: &World| {
-        let effect = Effect::Idempotent;
-        world.register_as(ToolDescriptor { effect, ..ToolDescriptor::new("wait_to_put", "test", "local") });
-    };
     let killed = daemon(&ledger);
-    put(&killed);
-    let (running, _) = killed.begin(call("wait_to_put", json!({})));
-    killed.until_running(1).await;
+    register(&killed, "wait_to_put", Effect::Idempotent);
+    let (running, _) = killed.begin_running(call("wait_to_put", json!({}))).await;
     running.abort();
-    let settings = LedgerSettings { ledger, ttl: Duration::from_secs(3600), max_reply: 1024 };
-    let busy = World::with(|it| (it.ledger, it.max_in_flight, it.max_waiting) = (Some(settings), 1, 0));
-    put(&busy);
-    let (occupying, _) = busy.begin(wait().id("another"));
-    busy.until_running(1).await;
+    let (busy, occupying) = busy(&ledger).await;
+    register(&busy, "wait_to_put", Effect::Idempotent);
     let again = busy.answer(call("wait_to_put", json!({})).redelivered()).await;
     assert_eq!(code(&again), ("overloaded", "unknown", true));
     let new = busy.answer(call("wait_to_put", json!({})).id("new")).await;
     assert_eq!(code(&new), ("overloaded", "not_started", true));
-    busy.go_on.notify_one();
-    occupying.await.unwrap();
+    busy.finish(occupying).await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_refusal_is_not_repeated_for_a_message_that_another_daemon_has_run_since() {
     let ledger = ledger(ROOMY);
-    let settings = LedgerSettings { ledger: Arc::clone(&ledger), ttl: Duration::from_secs(3600), max_reply: 1024 };
-    let busy = World::with(|it| (it.ledger, it.max_in_flight, it.max_waiting) = (Some(settings), 1, 0));
-    let (occupying, _) = busy.begin(wait().id("another"));
-    busy.until_running(1).await;
+    let (busy, occupying) = busy(&ledger).await;
     assert_eq!(code(&busy.answer(wait()).await), ("overloaded", "not_started", true));
-    let killed = daemon(&ledger);
-    let (running, _) = killed.begin(wait());
-    killed.until_running(1).await;
-    running.abort();
+    kill_during(&ledger, wait()).await;
     assert_eq!(code(&busy.answer(wait().redelivered()).await), UNKNOWN);
-    busy.go_on.notify_one();
-    occupying.await.unwrap();
+    busy.finish(occupying).await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_redelivery_that_attaches_to_a_refused_copy_is_answered_with_what_another_daemon_knows_of_it() {
     let ledger = ledger(ROOMY);
-    let settings = LedgerSettings { ledger: Arc::clone(&ledger), ttl: Duration::from_secs(3600), max_reply: 1024 };
-    let busy = World::with(|it| (it.ledger, it.max_in_flight, it.max_waiting) = (Some(settings), 1, 0));
-    let (occupying, _) = busy.begin(wait().id("another"));
-    busy.until_running(1).await;
+    let (busy, occupying) = busy(&ledger).await;
     let address = Target::Topic("tool.result.ana".to_owned());
     busy.bus.route(address.clone(), Route::Unavailable);
     let (refused, _) = busy.begin(wait());
-    let killed = daemon(&ledger);
-    let (running, _) = killed.begin(wait());
-    killed.until_running(1).await;
-    running.abort();
+    kill_during(&ledger, wait()).await;
     let mut elsewhere = wait().reply_to(Some("tool.result.ana.again")).redelivered();
     elsewhere.properties.correlation_id = Some("corr-2".to_owned());
     let settlements = [busy.deliver(wait().redelivered()).await, busy.deliver(elsewhere).await];
@@ -333,15 +316,13 @@ async fn a_redelivery_that_attaches_to_a_refused_copy_is_answered_with_what_anot
     assert_eq!(sent.iter().map(code).collect::<Vec<_>>(), [overloaded, UNKNOWN, UNKNOWN]);
     assert_eq!(sent[2].target, Target::Topic("tool.result.ana.again".to_owned()));
     assert_eq!(settlements.each_ref().map(Settlement::get), [Some(Settled::Acknowledged); 2]);
-    busy.go_on.notify_one();
-    occupying.await.unwrap();
+    busy.finish(occupying).await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn duplicates_are_settled_once_their_answer_is_confirmed() {
     let world = daemon(&ledger(ROOMY));
-    let (running, _) = world.begin(wait());
-    world.until_running(1).await;
+    let (running, _) = world.begin_running(wait()).await;
     let (elsewhere, address) = (wait().reply_to(Some("tool.result.again")), "tool.result.again");
     let settlements = [world.deliver(elsewhere.clone()).await, world.deliver(elsewhere.redelivered()).await];
     world.bus.route(Target::Topic(address.to_owned()), Route::Unavailable);
@@ -358,10 +339,7 @@ async fn duplicates_are_settled_once_their_answer_is_confirmed() {
 async fn a_tool_that_may_run_again_does_so_after_a_crash_and_is_answered_once_by_its_key() {
     let ledger = ledger(ROOMY);
     let keyed = || call("wait", json!({})).header(KEY, "k");
-    let killed = daemon(&ledger);
-    let (running, _) = killed.begin(keyed());
-    killed.until_running(1).await;
-    running.abort();
+    kill_during(&ledger, keyed()).await;
     let other = daemon(&ledger);
     other.go_on.notify_one();
     assert_eq!((content(&other.answer(keyed().redelivered()).await), other.runs()), (&json!("waited"), 1));
@@ -422,14 +400,12 @@ async fn of_an_answer_that_is_too_large_to_be_kept_is_known_that_there_was_one()
 #[tokio::test]
 async fn a_full_ledger_refuses_what_it_cannot_remember() {
     let world = daemon(&ledger(LedgerLimits { max_entries: 1, ..ROOMY }));
-    let (running, _) = world.begin(wait());
-    world.until_running(1).await;
+    let (running, _) = world.begin_running(wait()).await;
     let refused = world.answer(pay()).await;
     assert_eq!((code(&refused), world.runs()), (("overloaded", "not_started", true), 1));
     assert_eq!(world.told.ledger(), [LedgerEvent::Full]);
     assert_eq!(content(&world.answer(call("echo", json!({"text": "served"}))).await), "served");
-    world.go_on.notify_one();
-    running.await.unwrap();
+    world.finish(running).await;
     assert_eq!(content(&world.answer(pay()).await), "paid");
 }
 
@@ -447,7 +423,7 @@ async fn without_a_ledger_that_works_only_what_may_run_again_runs() {
         broken.set(fault);
         let world = daemon(&(broken as _));
         let refused = world.answer(pay()).await;
-        assert_eq!(code(&refused), ("execution_failed", "not_started", true));
+        assert_eq!(code(&refused), REFUSED);
         assert!(!["disk", "away"].iter().any(|detail| refused.body.to_string().contains(detail)), "{}", refused.body);
         // Another daemon may have begun it, or begin it yet.
         assert_eq!(code(&world.answer(pay().id("again").redelivered()).await), UNKNOWN);
@@ -471,13 +447,12 @@ fn unsure_of_beginning() -> Arc<FaultyLedger> {
 #[tokio::test]
 async fn a_call_that_was_refused_runs_when_it_is_retried_though_its_beginning_had_been_recorded() {
     let world = daemon(&(unsure_of_beginning() as _));
-    assert_eq!(code(&world.answer(pay()).await), ("execution_failed", "not_started", true));
+    assert_eq!(code(&world.answer(pay()).await), REFUSED);
     assert_eq!((content(&world.answer(pay()).await), world.runs()), (&json!("paid"), 1));
 }
 
 #[tokio::test]
 async fn a_call_that_was_refused_runs_when_it_is_retried_though_its_beginning_could_not_be_undone() {
-    const REFUSED: (&str, &str, bool) = ("execution_failed", "not_started", true);
     let unsure = unsure_of_beginning();
     for _ in 0..2 {
         unsure.fail_once(LedgerOperation::Release, StoreFault::Away);
@@ -495,11 +470,10 @@ async fn a_call_that_had_no_effect_runs_when_it_is_retried_though_its_beginning_
     let faulty = faulty();
     faulty.fail_once(LedgerOperation::Release, StoreFault::Away);
     let world = daemon(&(faulty as _));
-    let effect = Effect::Effectful;
-    world.register_as(ToolDescriptor { effect, ..ToolDescriptor::new("fail_to_pay", "test", "local") });
+    register(&world, "fail_to_pay", Effect::Effectful);
     for runs in [1, 2] {
         let failed = world.answer(call("fail_to_pay", json!({})).id(&runs.to_string()).header(KEY, "k")).await;
-        assert_eq!((code(&failed), world.runs()), (("execution_failed", "not_started", true), runs));
+        assert_eq!((code(&failed), world.runs()), (REFUSED, runs));
     }
 }
 

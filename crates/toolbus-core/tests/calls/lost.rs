@@ -17,25 +17,17 @@ fn pay() -> Message {
     call("pay", json!({})).id("paid for")
 }
 
-async fn until_waiting(world: &World) {
-    while world.load.waiting() == 0 {
-        tokio::task::yield_now().await;
-    }
-}
-
 #[tokio::test(start_paused = true)]
 async fn a_call_that_waits_is_dropped_with_its_connection_and_one_that_runs_is_answered() {
     let world = World::with(|settings| settings.max_in_flight = 1);
-    let (running, first) = world.begin(call("wait_effectful", json!({})));
-    world.until_running(1).await;
+    let (running, first) = world.begin_running(call("wait_effectful", json!({}))).await;
     let (waiting, second) = world.begin(pay());
-    until_waiting(&world).await;
+    world.until_waiting(1).await;
     first.lose();
     second.lose();
     waiting.await.unwrap();
     assert_eq!((world.load.waiting(), world.bus.attempts().len()), (0, 0), "nothing is said of it");
-    world.go_on.notify_one();
-    running.await.unwrap();
+    world.finish(running).await;
     assert_eq!(world.sent().pop().unwrap().body["content"], "waited");
     assert_eq!((world.runs(), world.sent().len()), (1, 1));
 }
@@ -43,16 +35,14 @@ async fn a_call_that_waits_is_dropped_with_its_connection_and_one_that_runs_is_a
 #[tokio::test(start_paused = true)]
 async fn a_call_that_comes_again_over_the_next_connection_keeps_its_place() {
     let world = World::with(|settings| settings.max_in_flight = 1);
-    let (running, _first) = world.begin(call("wait_effectful", json!({})));
-    world.until_running(1).await;
+    let (running, _first) = world.begin_running(call("wait_effectful", json!({}))).await;
     let (waiting, lost) = world.begin(pay());
-    until_waiting(&world).await;
+    world.until_waiting(1).await;
     let (again, settled) = world.begin(pay().redelivered());
     again.await.unwrap();
     lost.lose();
     tokio::task::yield_now().await;
-    world.go_on.notify_one();
-    running.await.unwrap();
+    world.finish(running).await;
     waiting.await.unwrap();
     assert_eq!((settled.get(), world.runs()), (Some(Settled::Acknowledged), 2));
 }
@@ -63,9 +53,7 @@ async fn a_refusal_that_waits_for_the_broker_is_dropped_with_the_connection() {
     let address = Target::Topic("tool.result.ana".to_owned());
     world.bus.route(address.clone(), Route::Unavailable);
     let (refused, settled) = world.begin(call("no_such_tool", json!({})));
-    while world.bus.attempts().is_empty() {
-        tokio::task::yield_now().await;
-    }
+    world.until_attempted(1).await;
     settled.lose();
     refused.await.unwrap();
     world.bus.route(address, Route::Routed);
@@ -81,7 +69,7 @@ async fn a_redelivered_call_waits_for_a_ledger_that_is_away_and_gets_the_reply_o
     away.set(StoreFault::Away);
     let other = daemon(&(Arc::clone(&away) as Arc<dyn Ledger>));
     let (again, _settled) = other.begin(pay().redelivered());
-    until_waiting(&other).await;
+    other.until_waiting(1).await;
     tokio::time::sleep(Duration::from_secs(10)).await;
     assert!(other.sent().is_empty());
     away.set(None);

@@ -57,9 +57,7 @@ async fn an_answer_that_is_sent_again_is_marked_again() {
 #[tokio::test]
 async fn what_a_tool_says_on_its_way_is_marked_as_its_result_is() {
     let world = World::new();
-    let tool = Tool::new(ToolDescriptor::new("report", "test", "local"), Reporting);
-    world.dispatcher.policy().registry().register(tool).unwrap();
-    world.dispatcher.policy().refresh();
+    world.add(Tool::new(ToolDescriptor::new("report", "test", "local"), Reporting));
     world.deliver(call("report", json!({})).header("rb-rb-progress", "1")).await;
     let sent = world.sent();
     let types: Vec<_> = sent.iter().filter_map(|sent| sent.properties.message_type.as_deref()).collect();

@@ -52,12 +52,24 @@ fn world() -> (World, NotifyHandle) {
 }
 
 fn add_tool(world: &World, name: &str) {
-    let access = world.dispatcher.policy();
-    access
-        .registry()
-        .register(Tool::new(ToolDescriptor::new(name, "test", "local"), ToolOutput::text("done")))
-        .unwrap();
-    access.refresh();
+    world.add(Tool::new(ToolDescriptor::new(name, "test", "local"), ToolOutput::text("done")));
+}
+
+/// A world that tells names of tools, in which ana has called lately.
+async fn with_names_told() -> World {
+    let world = World::new();
+    let notifier = world.dispatcher.notifier(Arc::clone(&world.bus) as Arc<dyn Bus>);
+    TaskTracker::new().spawn(notifier.run());
+    world.deliver(call("pay", json!({}))).await;
+    a_minute().await;
+    world
+}
+
+/// What came and what went by the one message of that so far.
+fn changed(world: &World) -> (Value, Value) {
+    let all = told(world, "tool.meta.tools.ana");
+    let [changed] = &*all else { panic!("{all:?}") };
+    (changed["added"].clone(), changed["removed"].clone())
 }
 
 /// Messages on a topic so far.
@@ -153,28 +165,18 @@ async fn what_a_queue_does_not_take_waits_for_the_next_change_and_holds_up_nobod
 
 #[tokio::test(start_paused = true)]
 async fn names_of_tools_are_told_when_they_change_and_not_before() {
-    let world = World::new();
-    let notifier = world.dispatcher.notifier(Arc::clone(&world.bus) as Arc<dyn Bus>);
-    TaskTracker::new().spawn(notifier.run());
-    world.deliver(call("pay", json!({}))).await;
-    a_minute().await;
+    let world = with_names_told().await;
     assert_eq!(told(&world, "tool.meta.tools.ana"), [] as [Value; 0]);
     add_tool(&world, "one");
     world.dispatcher.policy().registry().unregister("pay");
     world.dispatcher.policy().refresh();
     a_minute().await;
-    let all = told(&world, "tool.meta.tools.ana");
-    let [changed] = &*all else { panic!("{all:?}") };
-    assert_eq!((&changed["added"], &changed["removed"]), (&json!(["one"]), &json!(["pay"])));
+    assert_eq!(changed(&world), (json!(["one"]), json!(["pay"])));
 }
 
 #[tokio::test(start_paused = true)]
 async fn changes_are_told_relative_to_what_the_agent_listed_last() {
-    let world = World::new();
-    let notifier = world.dispatcher.notifier(Arc::clone(&world.bus) as Arc<dyn Bus>);
-    TaskTracker::new().spawn(notifier.run());
-    world.deliver(call("pay", json!({}))).await;
-    a_minute().await;
+    let world = with_names_told().await;
     add_tool(&world, "one");
     // Before anybody is told of it.
     let listed = list(&world, None).await;
@@ -183,18 +185,14 @@ async fn changes_are_told_relative_to_what_the_agent_listed_last() {
     assert_eq!(told(&world, "tool.meta.tools.ana"), [] as [Value; 0], "it knows that already");
     add_tool(&world, "two");
     a_minute().await;
-    let all = told(&world, "tool.meta.tools.ana");
-    let [changed] = &*all else { panic!("{all:?}") };
-    assert_eq!((&changed["added"], &changed["removed"]), (&json!(["two"]), &json!([])));
+    assert_eq!(changed(&world), (json!(["two"]), json!([])));
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_list_names_the_tools_whose_descriptions_its_format_cuts() {
     let world = World::new();
-    let access = world.dispatcher.policy();
     let long = ToolDescriptor { description: "x".repeat(1025), ..ToolDescriptor::new("long", "test", "local") };
-    access.registry().register(Tool::new(long, ToolOutput::text("done"))).unwrap();
-    access.refresh();
+    world.add(Tool::new(long, ToolOutput::text("done")));
     let notice = |listed: Value| listed["notice"].as_str().map(str::to_owned);
     let openai = notice(list(&world, Some("openai")).await).unwrap();
     assert_eq!(openai, "1 descriptions are cut, because the format `openai` takes no longer ones: long.");

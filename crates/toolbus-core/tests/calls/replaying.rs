@@ -101,12 +101,10 @@ async fn a_redelivered_request_that_was_never_begun_is_run() {
 #[tokio::test]
 async fn a_redelivered_request_that_is_running_is_answered_once_and_both_are_settled() {
     let world = World::new();
-    let (running, first) = world.begin(call("wait", json!({})));
-    world.until_running(1).await;
+    let (running, first) = world.begin_running(call("wait", json!({}))).await;
     let second = world.deliver(call("wait", json!({})).redelivered()).await;
     assert_eq!(second.get(), None, "held by the running call");
-    world.go_on.notify_one();
-    running.await.unwrap();
+    world.finish(running).await;
     assert_eq!((world.runs(), world.sent().len()), (1, 1));
     assert_eq!((first.get(), second.get()), (Some(Settled::Acknowledged), Some(Settled::Acknowledged)));
 }
@@ -155,16 +153,14 @@ async fn a_count_of_deliveries_that_cannot_be_counted_on_is_no_reason_to_run_aga
 #[tokio::test]
 async fn a_running_call_stays_known_however_many_others_are_answered_meanwhile() {
     let world = World::new();
-    let (running, first) = world.begin(call("wait", json!({})));
-    world.until_running(1).await;
+    let (running, first) = world.begin_running(call("wait", json!({}))).await;
     // Twice as many answers are kept as calls may be in hand, which are eight here.
     for number in 0..17 {
         world.answer(request(&json!({"toolCallId": format!("other_{number}"), "toolName": "pay"}))).await;
     }
     let second = world.deliver(call("wait", json!({})).redelivered()).await;
     assert_eq!((world.runs(), second.get()), (18, None), "held by the running call");
-    world.go_on.notify_one();
-    running.await.unwrap();
+    world.finish(running).await;
     assert_eq!((first.get(), second.get()), (Some(Settled::Acknowledged), Some(Settled::Acknowledged)));
 }
 

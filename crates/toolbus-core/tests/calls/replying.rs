@@ -30,42 +30,27 @@ fn pay() -> Message {
 }
 
 #[tokio::test]
-async fn without_an_address_the_answer_goes_to_the_default_topic() {
-    let sent = World::new().answer(pay().reply_to(None)).await;
-    assert_eq!((sent.target, sent.mandatory), (topic("tool.result"), true));
+async fn an_answer_goes_where_its_address_and_the_type_of_its_request_say() {
+    let direct = "amq.rabbitmq.reply-to.g1h2AA.xyz==";
+    for (what, message, expected) in [
+        ("without an address, to the default topic", pay().reply_to(None), (topic("tool.result"), true)),
+        ("direct reply-to is never mandatory", pay().reply_to(Some(direct)), (queue(direct), false)),
+        ("a peer's address is a topic first", pay().typed(PEER), (topic("tool.result.ana"), true)),
+        ("a plain client's address is a queue first", pay().typed(None), (queue("tool.result.ana"), true)),
+    ] {
+        let sent = World::new().answer(message).await;
+        assert_eq!((sent.target, sent.mandatory), expected, "{what}");
+    }
 }
 
 #[tokio::test]
-async fn a_direct_reply_to_address_is_never_mandatory() {
-    let address = "amq.rabbitmq.reply-to.g1h2AA.xyz==";
-    let sent = World::new().answer(pay().reply_to(Some(address))).await;
-    assert_eq!((sent.target, sent.mandatory), (queue(address), false));
-}
-
-#[tokio::test]
-async fn a_peers_address_is_a_topic_first() {
-    let sent = World::new().answer(pay().typed(PEER)).await;
-    assert_eq!((sent.target, sent.mandatory), (topic("tool.result.ana"), true));
-}
-
-#[tokio::test]
-async fn a_peers_address_that_nobody_is_bound_to_is_tried_as_a_queue() {
-    let world = World::new();
-    world.bus.route(topic("tool.result.ana"), Route::Unroutable);
-    assert_eq!(world.answer(pay().typed(PEER)).await.target, queue("tool.result.ana"));
-}
-
-#[tokio::test]
-async fn a_plain_clients_address_is_a_queue_first() {
-    let sent = World::new().answer(pay().typed(None)).await;
-    assert_eq!((sent.target, sent.mandatory), (queue("tool.result.ana"), true));
-}
-
-#[tokio::test]
-async fn a_plain_clients_address_without_a_queue_is_tried_as_a_topic() {
-    let world = World::new();
-    world.bus.route(queue("tool.result.ana"), Route::Unroutable);
-    assert_eq!(world.answer(pay().typed(None)).await.target, topic("tool.result.ana"));
+async fn an_address_that_takes_no_answer_is_tried_as_a_queue_for_a_peer_and_as_a_topic_for_a_plain_client() {
+    let (topic, queue) = (topic("tool.result.ana"), queue("tool.result.ana"));
+    for (message_type, unroutable, expected) in [(PEER, &topic, &queue), (None, &queue, &topic)] {
+        let world = World::new();
+        world.bus.route(unroutable.clone(), Route::Unroutable);
+        assert_eq!(world.answer(pay().typed(message_type)).await.target, *expected, "{message_type:?}");
+    }
 }
 
 #[tokio::test]
@@ -205,17 +190,18 @@ async fn an_address_that_took_an_answer_is_asked_for_again_only_after_it_failed(
 }
 
 #[tokio::test]
-async fn an_answer_is_published_again_until_the_broker_is_back() {
-    let world = World::new();
-    world.bus.route(topic("tool.result.ana"), Route::Unavailable);
-    let (task, settled) = world.begin(pay().typed(PEER));
-    while world.bus.attempts().len() < 3 {
-        tokio::task::yield_now().await;
+async fn an_answer_is_published_again_until_the_broker_is_back_or_its_queue_has_room() {
+    for refusal in [Route::Unavailable, Route::Rejected] {
+        let world = World::new();
+        world.bus.route(topic("tool.result.ana"), refusal.clone());
+        let (task, settled) = world.begin(pay().typed(PEER));
+        world.until_attempted(3).await;
+        world.bus.route(topic("tool.result.ana"), Route::Routed);
+        task.await.unwrap();
+        assert_eq!((settled.get(), world.runs()), (Some(Settled::Acknowledged), 1), "{refusal:?}");
+        let targets: Vec<_> = world.sent().into_iter().map(|it| it.target).collect();
+        assert_eq!(targets, [topic("tool.result.ana")], "{refusal:?}");
     }
-    world.bus.route(topic("tool.result.ana"), Route::Routed);
-    task.await.unwrap();
-    assert_eq!(settled.get(), Some(Settled::Acknowledged));
-    assert_eq!((world.sent().len(), world.runs()), (1, 1));
 }
 
 #[tokio::test]
@@ -224,9 +210,7 @@ async fn a_call_with_a_large_result_keeps_its_place_until_its_answer_is_delivere
         let world = World::new();
         world.bus.route(topic("tool.result.ana"), Route::Unavailable);
         let (task, settled) = world.begin(call("echo", json!({"text": "x".repeat(length)})).typed(PEER));
-        while world.bus.attempts().len() < 2 {
-            tokio::task::yield_now().await;
-        }
+        world.until_attempted(2).await;
         assert_eq!(world.load.in_flight(), kept, "{length} bytes");
         world.bus.route(topic("tool.result.ana"), Route::Routed);
         task.await.unwrap();
@@ -354,20 +338,6 @@ async fn an_answer_that_is_rejected_again_and_again_is_dead_lettered_after_half_
         Clock::SYSTEM.since(begun)
     );
     assert_eq!(world.bus.attempts().len(), 32 + 1, "and no other route is tried, which might repeat the answer");
-}
-
-#[tokio::test]
-async fn an_answer_that_is_rejected_is_published_again_and_arrives_once_there_is_room() {
-    let world = World::new();
-    world.bus.route(topic("tool.result.ana"), Route::Rejected);
-    let (task, settled) = world.begin(pay().typed(PEER));
-    while world.bus.attempts().len() < 3 {
-        tokio::task::yield_now().await;
-    }
-    world.bus.route(topic("tool.result.ana"), Route::Routed);
-    task.await.unwrap();
-    assert_eq!(settled.get(), Some(Settled::Acknowledged));
-    assert_eq!(world.sent().into_iter().map(|it| it.target).collect::<Vec<_>>(), [topic("tool.result.ana")]);
 }
 
 #[tokio::test(start_paused = true)]

@@ -180,8 +180,7 @@ async fn an_unknown_tool_is_answered_with_the_nearest_names() {
 #[tokio::test]
 async fn a_call_over_all_bounds_is_answered_overloaded_with_a_time_to_wait() {
     let world = World::with(|settings| (settings.max_in_flight, settings.max_waiting) = (1, 0));
-    let (running, _) = world.begin(call("wait", json!({})));
-    world.until_running(1).await;
+    let (running, _) = world.begin_running(call("wait", json!({}))).await;
     let sent = world.answer(call("wait", json!({})).id("second")).await;
     assert_json_snapshot!(sent.body, @r#"
     {
@@ -194,23 +193,17 @@ async fn a_call_over_all_bounds_is_answered_overloaded_with_a_time_to_wait() {
       "toolName": "wait"
     }
     "#);
-    world.go_on.notify_one();
-    running.await.unwrap();
+    world.finish(running).await;
 }
 
 #[tokio::test]
 async fn a_call_that_waits_runs_when_a_place_comes_free() {
     let world = World::with(|settings| (settings.max_in_flight, settings.max_waiting) = (1, 1));
-    let (first, _) = world.begin(call("wait", json!({})));
-    world.until_running(1).await;
+    let (first, _) = world.begin_running(call("wait", json!({}))).await;
     let (second, settled) = world.begin(call("wait", json!({})).id("second"));
-    while world.load.waiting() == 0 {
-        tokio::task::yield_now().await;
-    }
-    world.go_on.notify_one();
-    first.await.unwrap();
-    world.go_on.notify_one();
-    second.await.unwrap();
+    world.until_waiting(1).await;
+    world.finish(first).await;
+    world.finish(second).await;
     assert_eq!(settled.get(), Some(Settled::Acknowledged));
     assert_eq!(world.runs(), 2);
 }
@@ -218,15 +211,13 @@ async fn a_call_that_waits_runs_when_a_place_comes_free() {
 #[tokio::test]
 async fn waiting_leaves_half_of_the_budget_for_another_try() {
     let world = World::with(|settings| (settings.max_in_flight, settings.max_waiting) = (1, 1));
-    let (first, _) = world.begin(call("wait", json!({})));
-    world.until_running(1).await;
+    let (first, _) = world.begin_running(call("wait", json!({}))).await;
     let begun = Clock::SYSTEM.now();
     let sent = world.answer(call("wait", json!({})).id("second").header("rb-timeout-ms", "1000")).await;
     assert_eq!((&sent.body["code"], &sent.body["outcome"]), (&json!("overloaded"), &json!("not_started")));
     assert_eq!(sent.body["message"], "No place to run this call came free in time. Try again later.");
     assert!(Clock::SYSTEM.since(begun) >= Duration::from_millis(450));
-    world.go_on.notify_one();
-    first.await.unwrap();
+    world.finish(first).await;
 }
 
 #[tokio::test]
@@ -271,9 +262,7 @@ async fn calls_that_wait_for_a_server_are_bounded_as_those_that_wait_for_a_permi
             .id(&number.to_string())
     };
     let waiting = [1, 2].map(|number| world.begin(numbered(number)));
-    while world.load.waiting() < 2 {
-        tokio::task::yield_now().await;
-    }
+    world.until_waiting(2).await;
     let refused = world.answer(numbered(3)).await;
     assert_eq!(refused.body["code"], "overloaded");
     assert_eq!(refused.body["message"], "Too many calls of this agent are waiting. Try again later.");
@@ -310,9 +299,7 @@ async fn calls_that_waited_for_one_server_have_one_catalogue_made() {
             .id(&number.to_string())
     };
     let waiting = [1, 2, 3, 4].map(|number| world.begin(numbered(number)));
-    while world.load.waiting() < waiting.len() {
-        tokio::task::yield_now().await;
-    }
+    world.until_waiting(waiting.len()).await;
     let catalogues = world.dispatcher.policy().changes();
     let before = *catalogues.borrow();
     arrive(&world);

@@ -78,9 +78,7 @@ pub(crate) fn add_python(world: &World) {
         ..ToolDescriptor::new(TOOL, "script", "script")
     };
     let python = Python { runs: Arc::clone(&world.runs), go_on: Arc::clone(&world.go_on) };
-    let access = world.dispatcher.policy();
-    access.registry().register(Tool::new(descriptor, python)).unwrap();
-    access.refresh();
+    world.add(Tool::new(descriptor, python));
 }
 
 /// A peer's request with this body.
@@ -197,8 +195,7 @@ async fn a_redelivered_request_for_a_script_is_answered_the_same_and_not_run_aga
 #[tokio::test]
 async fn a_script_is_cancelled_by_the_id_of_its_call() {
     let world = world();
-    let (running, settled) = world.begin(script("wait"));
-    world.until_running(1).await;
+    let (running, settled) = world.begin_running(script("wait")).await;
     let service = Service::new(world.dispatcher.clone());
     obey(&world, &service, [cancellation()]).await;
     running.await.unwrap();

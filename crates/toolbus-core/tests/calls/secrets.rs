@@ -3,15 +3,14 @@
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use tokio_util::sync::CancellationToken;
 use toolbus_core::failure::{Cause, ToolFailure};
 use toolbus_core::progress::{Progress, ProgressSink};
 use toolbus_core::redact::Redactor;
 use toolbus_core::secret::Secret;
 use toolbus_core::tool::{Effect, Executor, Tool, ToolCall, ToolDescriptor, ToolOutput};
-use toolbus_core::{InnerCall, InnerOrigin, Invoker};
+use toolbus_core::{InnerCall, Invoker};
 
-use crate::fixture::{World, agent, call};
+use crate::fixture::{World, agent, call, inner_call};
 use toolbus_core::Clock;
 
 const SECRET: &str = "s3cr3t-t0ken-0123";
@@ -41,26 +40,13 @@ fn world() -> World {
     redactor.configure([Secret::new(SECRET)]);
     let world = World::with(|settings| settings.redactor = redactor);
     let descriptor = ToolDescriptor { effect: Effect::ReadOnly, ..ToolDescriptor::new("leak", "test", "local") };
-    world.dispatcher.policy().registry().register(Tool::new(descriptor, Leak)).unwrap();
-    world.dispatcher.policy().refresh();
+    world.add(Tool::new(descriptor, Leak));
     world
 }
 
 fn inner(how: &str, progress: Option<ProgressSink>) -> InnerCall {
-    InnerCall {
-        idempotency_key: None,
-        origin: InnerOrigin::McpClient,
-        caller: agent("ana").into(),
-        call_id: "c".into(),
-        server: None,
-        tool: "leak".to_owned(),
-        arguments: Some(json!({"how": how}).to_string()),
-        deadline: Some(Clock::SYSTEM.now() + Duration::from_secs(30)),
-        cancelled: CancellationToken::new(),
-        trace: None,
-        around: None,
-        progress,
-    }
+    let deadline = Some(Clock::SYSTEM.now() + Duration::from_secs(30));
+    InnerCall { deadline, progress, ..inner_call(agent("ana"), "leak", &json!({"how": how})) }
 }
 
 #[tokio::test]

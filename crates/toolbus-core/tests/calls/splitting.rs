@@ -7,7 +7,6 @@ use futures_util::FutureExt as _;
 use futures_util::future::{BoxFuture, ready};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
-use tokio_util::sync::CancellationToken;
 use toolbus_core::caller::AgentName;
 use toolbus_core::failure::ToolFailure;
 use toolbus_core::results::{
@@ -17,7 +16,7 @@ use toolbus_core::tool::{Executor, Tool, ToolCall, ToolDescriptor, ToolOutput};
 use toolbus_core::{InnerCall, InnerOrigin, Invoker as _};
 use toolbus_protocol::ContentBlock;
 
-use crate::fixture::{Message, World, call};
+use crate::fixture::{Message, World, call, inner_call};
 
 /// Keeps what it is given, unless it is away.
 #[derive(Debug, Default)]
@@ -46,8 +45,13 @@ fn world(shelf: &Arc<Shelf>) -> World {
     World::with(|settings| settings.results = Some(results))
 }
 
-/// The same, whose callers can read parts.
-fn reading(shelf: &Arc<Shelf>) -> World {
+/// An empty shelf, and a world that keeps results there and whose callers can read their parts.
+fn reading() -> (Arc<Shelf>, World) {
+    let shelf = Arc::default();
+    (Arc::clone(&shelf), reading_from(&shelf))
+}
+
+fn reading_from(shelf: &Arc<Shelf>) -> World {
     let world = world(shelf);
     add(
         &world,
@@ -58,8 +62,7 @@ fn reading(shelf: &Arc<Shelf>) -> World {
 }
 
 fn add(world: &World, descriptor: ToolDescriptor, output: ToolOutput) {
-    world.dispatcher.policy().registry().register(Tool::new(descriptor, output)).unwrap();
-    world.dispatcher.policy().refresh();
+    world.add(Tool::new(descriptor, output));
 }
 
 fn echo(text: &str) -> Message {
@@ -72,26 +75,14 @@ async fn content(world: &World, message: Message) -> Value {
 
 /// A call of an MCP client, or of a tool.
 fn inner(world: &World, origin: InnerOrigin, key: Option<&str>) -> InnerCall {
-    InnerCall {
-        idempotency_key: key.map(Into::into),
-        origin,
-        caller: Arc::new(world.dispatcher.policy().vouched(AgentName::parse("ana").ok(), "s".into())),
-        call_id: "call_1".into(),
-        server: None,
-        tool: "echo".to_owned(),
-        arguments: Some(json!({"text": "more than ten"}).to_string()),
-        deadline: None,
-        cancelled: CancellationToken::new(),
-        trace: None,
-        around: None,
-        progress: None,
-    }
+    let caller = world.dispatcher.policy().vouched(AgentName::parse("ana").ok(), "s".into());
+    let call = inner_call(caller, "echo", &json!({"text": "more than ten"}));
+    InnerCall { idempotency_key: key.map(Into::into), origin, ..call }
 }
 
 #[tokio::test]
 async fn a_long_result_is_kept_in_parts_and_the_answer_is_their_table() {
-    let shelf: Arc<Shelf> = Arc::default();
-    let world = reading(&shelf);
+    let (shelf, world) = reading();
     let answer = world.answer(echo("more than ten")).await;
     let kept = shelf.kept.lock().pop().unwrap();
     assert_eq!((&*kept.text, kept.max, &*kept.tool, kept.run.len()), ("more than ten", 10, "echo", 8));
@@ -101,8 +92,7 @@ async fn a_long_result_is_kept_in_parts_and_the_answer_is_their_table() {
 
 #[tokio::test]
 async fn links_to_the_parts_are_sent_where_the_request_asks_for_them() {
-    let shelf: Arc<Shelf> = Arc::default();
-    let world = reading(&shelf);
+    let (shelf, world) = reading();
     let answer = world.answer(echo("more than ten").header("rb-resource-links", "1")).await;
     let run = shelf.kept.lock().pop().unwrap().run;
     let expected = json!([
@@ -115,16 +105,14 @@ async fn links_to_the_parts_are_sent_where_the_request_asks_for_them() {
 
 #[tokio::test]
 async fn characters_count_and_a_result_of_just_as_many_stays() {
-    let shelf: Arc<Shelf> = Arc::default();
-    let world = reading(&shelf);
+    let (shelf, world) = reading();
     assert_eq!(content(&world, echo("ääääääääää")).await, "ääääääääää");
     assert!(shelf.kept.lock().is_empty());
 }
 
 #[tokio::test]
 async fn a_repeated_request_gets_the_same_table_and_nothing_is_kept_again() {
-    let shelf: Arc<Shelf> = Arc::default();
-    let world = reading(&shelf);
+    let (shelf, world) = reading();
     let first = world.answer(echo("more than ten")).await;
     let again = world.answer(echo("more than ten").redelivered()).await;
     assert_eq!((first.body, first.properties), (again.body, again.properties));
@@ -152,15 +140,14 @@ async fn a_caller_that_cannot_read_parts_gets_the_beginning() {
 async fn a_result_whose_parts_cannot_be_kept_is_cut() {
     let shelf = Arc::new(Shelf { is_away: true, ..Shelf::default() });
     assert_eq!(
-        content(&reading(&shelf), echo("more than ten")).await,
+        content(&reading_from(&shelf), echo("more than ten")).await,
         "more than \n[result truncated — 3 chars omitted]"
     );
 }
 
 #[tokio::test]
 async fn results_of_memory_itself_and_on_topics_without_are_whole() {
-    let shelf: Arc<Shelf> = Arc::default();
-    let world = reading(&shelf);
+    let (shelf, world) = reading();
     assert_eq!(content(&world, call(READER, json!({}))).await, "a part of fifty characters or so");
     let mcp = ToolDescriptor { server: Some("x".into()), ..ToolDescriptor::new("of_server", "mcp:x", "mcp") };
     add(&world, mcp, ToolOutput::text("a long result of a server"));
@@ -172,8 +159,7 @@ async fn results_of_memory_itself_and_on_topics_without_are_whole() {
 /// Pages were cut again, with the line that says how to go on.
 #[tokio::test]
 async fn results_of_memory_at_another_daemon_are_whole() {
-    let shelf: Arc<Shelf> = Arc::default();
-    let world = reading(&shelf);
+    let (shelf, world) = reading();
     for (name, is_whole) in [(READER, true), ("search_working_memory", true), ("read_page", false)] {
         let published = format!("lab.{name}");
         let own_name = Some(name.into());
@@ -186,8 +172,7 @@ async fn results_of_memory_at_another_daemon_are_whole() {
 
 #[tokio::test]
 async fn a_result_is_whole_for_a_caller_that_gets_its_structured_part() {
-    let shelf: Arc<Shelf> = Arc::default();
-    let world = reading(&shelf);
+    let (shelf, world) = reading();
     let output = ToolOutput { structured: Some(Box::new(json!({"a": 1}))), ..ToolOutput::text("more than ten") };
     add(&world, ToolDescriptor::new("structured", "test", "local"), output);
     let wanted = call("structured", json!({})).header("rb-rb-structured-content", "1");
@@ -211,8 +196,7 @@ fn with_rule() -> ToolOutput {
 
 #[tokio::test]
 async fn a_rule_of_the_tool_decides_when_and_how_its_result_is_split_on_every_topic() {
-    let shelf: Arc<Shelf> = Arc::default();
-    let world = reading(&shelf);
+    let (shelf, world) = reading();
     let of_server = ToolDescriptor { server: Some("x".into()), ..ToolDescriptor::new("page", "mcp:x", "mcp") };
     add(&world, of_server, with_rule());
     let short = ToolOutput { content: Some("more than 10".to_owned()), ..with_rule() };
@@ -233,7 +217,7 @@ async fn a_rule_of_the_tool_decides_when_and_how_its_result_is_split_on_every_to
 #[tokio::test]
 async fn a_result_with_a_rule_is_cut_at_its_threshold_where_no_parts_can_be_kept_or_read() {
     let away = Arc::new(Shelf { is_away: true, ..Shelf::default() });
-    let worlds = [world(&Arc::default()), reading(&away), World::with(|settings| settings.results = None)];
+    let worlds = [world(&Arc::default()), reading_from(&away), World::with(|settings| settings.results = None)];
     for world in worlds {
         add(&world, ToolDescriptor::new("page", "test", "local"), with_rule());
         let cut = content(&world, call("page", json!({}))).await;
@@ -243,8 +227,7 @@ async fn a_result_with_a_rule_is_cut_at_its_threshold_where_no_parts_can_be_kept
 
 #[tokio::test]
 async fn images_stay_beside_the_table() {
-    let shelf: Arc<Shelf> = Arc::default();
-    let world = reading(&shelf);
+    let (shelf, world) = reading();
     let block = |kind: &str, text: Option<&str>, data: Option<&str>| ContentBlock {
         kind: kind.to_owned(),
         text: text.map(str::to_owned),
@@ -269,8 +252,7 @@ async fn images_stay_beside_the_table() {
 
 #[tokio::test]
 async fn an_inner_call_gets_the_whole_result() {
-    let shelf: Arc<Shelf> = Arc::default();
-    let world = reading(&shelf);
+    let (shelf, world) = reading();
     let output = world.dispatcher.invoke(inner(&world, InnerOrigin::Tool, None)).await.unwrap();
     assert_eq!(output.content.as_deref(), Some("more than ten"));
     assert!(shelf.kept.lock().is_empty());
@@ -278,8 +260,7 @@ async fn an_inner_call_gets_the_whole_result() {
 
 #[tokio::test]
 async fn an_mcp_client_gets_a_link_to_each_part_beside_the_table_with_a_key_or_without() {
-    let shelf: Arc<Shelf> = Arc::default();
-    let world = reading(&shelf);
+    let (shelf, world) = reading();
     for key in [None, Some("k")] {
         let output = world.dispatcher.invoke(inner(&world, InnerOrigin::McpClient, key)).await.unwrap();
         let table = format!("table {} of echo for ana", shelf.kept.lock().pop().unwrap().run);
@@ -301,11 +282,8 @@ impl Executor for HasRoom {
 
 #[tokio::test]
 async fn only_a_result_that_would_be_split_has_room_above_the_limits_of_executors() {
-    let shelf: Arc<Shelf> = Arc::default();
-    let world = reading(&shelf);
-    let descriptor = ToolDescriptor::new("has_room", "test", "local");
-    world.dispatcher.policy().registry().register(Tool::new(descriptor, HasRoom)).unwrap();
-    world.dispatcher.policy().refresh();
+    let (shelf, world) = reading();
+    world.add(Tool::new(ToolDescriptor::new("has_room", "test", "local"), HasRoom));
     assert_eq!(content(&world, call("has_room", json!({}))).await, "room");
     let of = async |origin| {
         let inner = InnerCall { tool: "has_room".to_owned(), arguments: None, ..inner(&world, origin, None) };
