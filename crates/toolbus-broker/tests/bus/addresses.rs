@@ -5,12 +5,12 @@
 use bytes::Bytes;
 use futures_util::StreamExt;
 use futures_util::future::join_all;
+use lapin::BasicProperties;
 use lapin::options::{BasicConsumeOptions, BasicPublishOptions, QueueDeclareOptions, QueuePurgeOptions};
 use lapin::types::{AMQPValue, FieldTable};
-use lapin::{BasicProperties, Connection, ConnectionProperties};
 use toolbus_bus::{Bus, PublishError, Routing};
 
-use crate::fixture::{consume, message, node, rabbitmq, receive, take, text, to_queue, to_topic, unique};
+use crate::fixture::{client, consume, message, rabbitmq, receive, take, text, to_queue, to_topic, unique};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn each_of_many_publishes_at_a_time_gets_its_own_verdict() {
@@ -41,8 +41,7 @@ async fn headers_that_fill_a_frame_cost_no_connection() {
     let bus = rabbitmq().await;
     let queue = unique("headers");
     let mut deliveries = consume(&bus, &queue, &["t"]).await;
-    let client = Connection::connect(&node().await.url(), ConnectionProperties::default()).await.unwrap();
-    let channel = client.create_channel().await.unwrap();
+    let (_client, channel) = client().await;
     let mut headers = FieldTable::default();
     headers.insert("x".into(), AMQPValue::LongString("a".repeat(FILLS_A_FRAME).into()));
     let properties = BasicProperties::default().with_headers(headers);
@@ -64,8 +63,7 @@ async fn an_answer_to_a_direct_reply_address_arrives() {
     let bus = rabbitmq().await;
     let queue = unique("requests");
     let mut requests = consume(&bus, &queue, &["t"]).await;
-    let client = Connection::connect(&node().await.url(), ConnectionProperties::default()).await.unwrap();
-    let channel = client.create_channel().await.unwrap();
+    let (_client, channel) = client().await;
     let direct = "amq.rabbitmq.reply-to";
     let no_ack = BasicConsumeOptions { no_ack: true, ..BasicConsumeOptions::default() };
     let mut replies = channel.basic_consume(direct.into(), "".into(), no_ack, FieldTable::default()).await.unwrap();
@@ -89,8 +87,7 @@ async fn a_full_queue_rejects_a_message_and_no_other_and_takes_it_once_there_is_
     let bus = rabbitmq().await;
     let (harmless, full) = (unique("harmless"), unique("full"));
     let mut deliveries = consume(&bus, &harmless, &["t"]).await;
-    let client = Connection::connect(&node().await.url(), ConnectionProperties::default()).await.unwrap();
-    let channel = client.create_channel().await.unwrap();
+    let (_client, channel) = client().await;
     let mut bounds = FieldTable::default();
     bounds.insert("x-max-length".into(), AMQPValue::LongInt(1));
     bounds.insert("x-overflow".into(), AMQPValue::LongString("reject-publish".into()));

@@ -11,6 +11,40 @@ use crate::fixture::{
     until,
 };
 
+/// One test for each behaviour, by its name, of a new bus that the expression makes.
+macro_rules! tests_of {
+    ($bus:expr) => {
+        crate::contract::tests_of! {
+            $bus =>
+            topics_with_wildcards_reach_the_queues_bound_to_them
+            a_queue_bound_twice_gets_a_message_once
+            competing_consumers_share_a_queue
+            what_is_acknowledged_does_not_come_back
+            what_is_requeued_comes_back_marked_and_counted
+            what_is_dropped_unsettled_comes_back
+            a_dead_letter_lands_beside_its_own_queue_only
+            a_mandatory_message_that_no_queue_takes_is_unroutable
+            the_default_exchange_reaches_a_queue_by_its_name
+            no_more_than_the_prefetch_is_unsettled
+            after_consuming_is_stopped_what_is_in_hand_can_be_settled
+            an_inbox_receives_until_the_bus_is_closed
+            properties_and_headers_arrive_as_they_were_sent
+            a_queue_of_somebody_else_is_waited_for
+            a_closed_bus_publishes_nothing_and_delivers_nothing
+        }
+    };
+    ($bus:expr => $($behaviour:ident)+) => {
+        $(
+            #[tokio::test]
+            async fn $behaviour() {
+                crate::contract::$behaviour(&$bus).await;
+            }
+        )+
+    };
+}
+
+pub(crate) use tests_of;
+
 pub(crate) async fn topics_with_wildcards_reach_the_queues_bound_to_them(bus: &dyn Bus) {
     let mut star = consume(bus, &unique("star"), &["a.*.c"]).await;
     let mut hash = consume(bus, &unique("hash"), &["a.#"]).await;

@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
+use lapin::{Channel, Connection, ConnectionProperties};
 use tokio::sync::mpsc;
 use toolbus_broker::rabbitmq::{QueueType, RabbitMq, RabbitMqSettings, Tls};
 use toolbus_bus::{Bus, BusState, Clock, Delivery, Outgoing, Ownership, Routing, Subscription, Target};
@@ -53,6 +54,26 @@ pub(crate) fn settings(url: &str) -> RabbitMqSettings {
 
 pub(crate) fn settings_with_ca(url: &str, ca: std::path::PathBuf) -> RabbitMqSettings {
     RabbitMqSettings { tls: Some(Tls { ca: Some(ca), cert: None, key: None }), ..settings(url) }
+}
+
+/// A connection to the shared node of another client, and a channel of it.
+pub(crate) async fn client() -> (Connection, Channel) {
+    let client = Connection::connect(&node().await.url(), ConnectionProperties::default()).await.unwrap();
+    let channel = client.create_channel().await.unwrap();
+    (client, channel)
+}
+
+/// Declares a queue, and ends.
+pub(crate) async fn prepare(settings: &RabbitMqSettings, queue: &str, topics: &[&str]) {
+    let bus = RabbitMq::start(settings.clone()).unwrap();
+    drop(consume(&bus, queue, topics).await);
+    bus.close().await;
+}
+
+/// Waits for an error, and gives the state with it.
+pub(crate) async fn failed(bus: &dyn Bus) -> (String, BusState) {
+    let state = until(bus, "a reason", |state| state.last_error.is_some()).await;
+    (state.last_error.clone().unwrap(), state)
 }
 
 /// A bus on the shared node.

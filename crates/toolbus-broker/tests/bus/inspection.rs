@@ -1,12 +1,12 @@
 //! Answers of a broker to an operator.
 
+use lapin::ExchangeKind;
 use lapin::options::{ExchangeDeclareOptions, QueueDeclareOptions};
 use lapin::types::FieldTable;
-use lapin::{Connection, ConnectionProperties, ExchangeKind};
 use toolbus_broker::rabbitmq::{Answer, ConnectError, Inspection, RabbitMq, RabbitMqSettings, inspect};
 use toolbus_bus::{Bus as _, Ownership, Subscription};
 
-use crate::fixture::{consume, node, settings, settings_with_ca, subscription, unique};
+use crate::fixture::{client, consume, node, settings, settings_with_ca, subscription, unique};
 
 /// A connection on which the first node of these settings is asked.
 async fn asking(settings: &RabbitMqSettings) -> Inspection {
@@ -73,8 +73,7 @@ async fn what_the_daemon_has_declared_is_as_it_should_be() {
 #[tokio::test]
 async fn what_is_there_in_another_way_is_told_with_the_key_that_decides_it() {
     let (settings, queue) = (settings(&node().await.url()), unique("other"));
-    let connection = Connection::connect(&node().await.url(), ConnectionProperties::default()).await.unwrap();
-    let channel = connection.create_channel().await.unwrap();
+    let (_client, channel) = client().await;
     let durable = QueueDeclareOptions { durable: true, ..QueueDeclareOptions::default() };
     channel.queue_declare(queue.as_str().into(), durable, FieldTable::default()).await.unwrap();
     let options = ExchangeDeclareOptions { durable: true, ..ExchangeDeclareOptions::default() };

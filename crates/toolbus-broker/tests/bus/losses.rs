@@ -10,8 +10,8 @@ use toolbus_testing::proxy::Proxy;
 use toolbus_testing::rabbit::RabbitNode;
 
 use crate::fixture::{
-    consume, deliver, logged, message, node, rabbitmq, ready, receive, settings, subscription, take, text, to_topic,
-    unique, until,
+    consume, deliver, failed, logged, message, node, prepare, rabbitmq, ready, receive, settings, subscription, take,
+    text, to_topic, unique, until,
 };
 
 /// A node that is broken on purpose, by one test at a time.
@@ -24,11 +24,17 @@ async fn start(url: String) -> RabbitMq {
     RabbitMq::start(settings(&url)).unwrap()
 }
 
-/// A bus whose line to the shared node can be broken.
-async fn behind_a_proxy() -> (Proxy, RabbitMq) {
+/// A line to the shared node that can be broken, and its URL.
+async fn line() -> (Proxy, String) {
     let node = node().await;
     let proxy = Proxy::start(node.address()).await.unwrap();
     let url = node.url().replace(&node.address().to_string(), &proxy.address().to_string());
+    (proxy, url)
+}
+
+/// A bus whose line to the shared node can be broken.
+async fn behind_a_proxy() -> (Proxy, RabbitMq) {
+    let (proxy, url) = line().await;
     (proxy, start(url + "?heartbeat=1").await)
 }
 
@@ -115,9 +121,7 @@ async fn an_alarm_of_the_broker_is_noticed_without_a_message_of_ours() {
 
 #[tokio::test]
 async fn a_broker_that_confirms_nothing_more_is_not_ready_until_it_does() {
-    let node = node().await;
-    let proxy = Proxy::start(node.address()).await.unwrap();
-    let url = node.url().replace(&node.address().to_string(), &proxy.address().to_string());
+    let (proxy, url) = line().await;
     // Long enough that missing confirms are noticed before missing heartbeats.
     let bus = start(url + "?heartbeat=600").await;
     let mut deliveries = consume(&bus, &unique("unconfirmed"), &["t"]).await;
@@ -156,9 +160,7 @@ async fn a_queue_that_does_not_answer_is_named_and_tried_again_while_others_are_
     let node = fragile().await;
     let settings = settings(&node.url());
     let (silent, other) = (unique("silent"), unique("other"));
-    let first = RabbitMq::start(settings.clone()).unwrap();
-    drop(consume(&first, &silent, &["silent"]).await);
-    first.close().await;
+    prepare(&settings, &silent, &["silent"]).await;
     node.ctl(&["eval", &format!("sys:suspend('%2F_{silent}').")]).await;
 
     let bus = RabbitMq::start(settings).unwrap();
@@ -166,8 +168,7 @@ async fn a_queue_that_does_not_answer_is_named_and_tried_again_while_others_are_
     let mut deliveries = bus.consume(subscription(&other, &["t"]));
     deliver_when_bound(&bus, &to_topic("t", "served")).await;
     assert_eq!(take(&mut deliveries).await, "served");
-    let state = until(&bus, "a reason", |state| state.last_error.is_some()).await;
-    let text = state.last_error.as_deref().unwrap_or_default();
+    let (text, state) = failed(&bus).await;
     for part in [silent.as_str(), "did not answer", "tried again", "rabbitmqctl"] {
         assert!(text.contains(part), "{part} is not in {text}");
     }
@@ -253,13 +254,11 @@ async fn a_queue_deleted_while_consumed_is_declared_again() {
 
 #[tokio::test]
 async fn a_broker_that_is_away_at_start_is_waited_for() {
-    let node = node().await;
-    let proxy = Proxy::start(node.address()).await.unwrap();
+    let (proxy, url) = line().await;
     proxy.cut();
-    let url = node.url().replace(&node.address().to_string(), &proxy.address().to_string());
     let bus = start(url).await;
     let mut deliveries = bus.consume(subscription(&unique("early"), &["t"]));
-    until(&bus, "a reason", |state| state.last_error.is_some()).await;
+    failed(&bus).await;
     assert!(!bus.state().borrow().is_ready());
     proxy.restore();
     still_works(&bus, &mut deliveries).await;

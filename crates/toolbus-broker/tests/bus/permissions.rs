@@ -6,7 +6,8 @@ use toolbus_testing::log::LogCapture;
 use toolbus_testing::patience::eventually;
 
 use crate::fixture::{
-    consume, deliver, logged, message, node, ready, settings, subscription, take, to_queue, to_topic, unique, until,
+    consume, deliver, failed, logged, message, node, prepare, ready, settings, subscription, take, to_queue, to_topic,
+    unique,
 };
 
 /// A user with these rights (configure, write, read), and where it connects to.
@@ -22,10 +23,7 @@ async fn user(configure: &str, write: &str, read: &str) -> (String, String) {
 async fn a_user_that_may_declare_nothing_uses_what_exists() {
     let owner = settings(&node().await.url());
     let queue = unique("prepared");
-    let administrator = RabbitMq::start(owner.clone()).unwrap();
-    drop(consume(&administrator, &queue, &["t"]).await);
-    administrator.close().await;
-
+    prepare(&owner, &queue, &["t"]).await;
     let (_, url) = user("^$", ".*", ".*").await;
     let bus = RabbitMq::start(RabbitMqSettings { urls: vec![url], ..owner }).unwrap();
     let mut deliveries = consume(&bus, &queue, &["t"]).await;
@@ -34,8 +32,7 @@ async fn a_user_that_may_declare_nothing_uses_what_exists() {
 
     let missing = unique("missing");
     let _nothing = bus.consume(subscription(&missing, &[]));
-    let state = until(&bus, "a reason", |state| state.last_error.is_some()).await;
-    let text = state.last_error.unwrap();
+    let (text, _) = failed(&bus).await;
     assert!(text.contains(&missing) && text.contains("may not declare"), "{text}");
     bus.close().await;
 }
@@ -116,8 +113,7 @@ async fn wrong_credentials_are_tried_again_and_named_without_being_shown() {
     let (node, name) = (&node().await, unique("user"));
     let bus = RabbitMq::start(settings(&node.url_of(&name, "s3cret"))).unwrap();
     let _deliveries = bus.consume(subscription(&unique("q"), &["t"]));
-    let state = until(&bus, "a refusal", |state| state.last_error.is_some()).await;
-    let text = state.last_error.clone().unwrap();
+    let (text, state) = failed(&bus).await;
     assert!(text.contains("check user and password") && !text.contains("s3cret"), "{text}");
     assert_eq!(state.fatal, None);
     node.ctl(&["add_user", &name, "s3cret"]).await;
@@ -137,9 +133,7 @@ async fn warnings_beside(log: &LogCapture, repeated: &str, times: usize) -> usiz
 #[tokio::test]
 async fn a_queue_that_is_refused_again_and_again_is_one_warning() {
     let owner = settings(&node().await.url());
-    let administrator = RabbitMq::start(owner.clone()).unwrap();
-    drop(consume(&administrator, &unique("prepared"), &[]).await);
-    administrator.close().await;
+    prepare(&owner, &unique("prepared"), &[]).await;
     let (log, _logging) = logged();
     let (_, url) = user("^$", ".*", ".*").await;
     let bus = RabbitMq::start(RabbitMqSettings { urls: vec![url], ..owner }).unwrap();
@@ -161,6 +155,6 @@ async fn credentials_that_are_refused_again_and_again_are_one_warning_for_each_c
 async fn a_virtual_host_that_does_not_exist_is_named() {
     let url = node().await.url().replace("%2f", "elsewhere");
     let bus = RabbitMq::start(settings(&url)).unwrap();
-    let state = until(&bus, "a refusal", |state| state.last_error.is_some()).await;
-    assert!(state.last_error.as_ref().unwrap().contains("virtual host"), "{state:?}");
+    let (text, _) = failed(&bus).await;
+    assert!(text.contains("virtual host"), "{text}");
 }

@@ -5,8 +5,8 @@ use toolbus_bus::{Bus, Ownership, Subscription};
 use toolbus_testing::patience::eventually;
 
 use crate::fixture::{
-    consume, consume_existing, deliver, node, quiet, rabbitmq, ready, receive, settings, subscription, take, text,
-    to_queue, to_topic, unique, until,
+    consume, consume_existing, deliver, failed, node, prepare, quiet, rabbitmq, ready, receive, settings, subscription,
+    take, text, to_queue, to_topic, unique, until,
 };
 
 /// The line of a listing that begins with this name.
@@ -133,15 +133,12 @@ async fn a_queue_that_others_declared_is_never_removed() {
 async fn a_queue_for_short_lived_messages_is_classic_and_is_used_as_it_is_where_it_is_not() {
     let settings = settings(&node().await.url());
     let (fresh, older) = (unique("fresh"), unique("older"));
-    let before = RabbitMq::start(settings.clone()).unwrap();
-    drop(consume(&before, &older, &["older"]).await);
-    before.close().await;
-
+    prepare(&settings, &older, &["older"]).await;
     let bus = RabbitMq::start(settings).unwrap();
     for (queue, kind) in [(&fresh, "classic"), (&older, "quorum")] {
         let short_lived = Subscription { ownership: Ownership::ShortLived, ..subscription(queue, &[queue]) };
         let mut deliveries = bus.consume(short_lived);
-        until(&bus, "readiness", toolbus_bus::BusState::is_ready).await;
+        ready(&bus).await;
         deliver(&bus, &to_topic(queue, "hello")).await;
         assert_eq!(take(&mut deliveries).await, "hello");
         let line = listed(&QUEUES, queue).await;
@@ -157,7 +154,7 @@ async fn the_queue_of_a_replica_is_exclusive_and_ends_with_its_connection() {
     let queue = unique("replica");
     let replica = Subscription { ownership: Ownership::Replica, ..subscription(&queue, &["t"]) };
     let mut deliveries = bus.consume(replica);
-    until(&bus, "readiness", toolbus_bus::BusState::is_ready).await;
+    ready(&bus).await;
     deliver(&bus, &to_topic("t", "hello")).await;
     assert_eq!(take(&mut deliveries).await, "hello");
     let line = listed(&QUEUES, &queue).await;
@@ -224,8 +221,7 @@ async fn a_missing_queue_of_somebody_else_is_named_in_the_last_error() {
     let bus = rabbitmq().await;
     let queue = unique("absent");
     let _nothing = bus.consume(Subscription { ownership: Ownership::Existing, ..subscription(&queue, &[]) });
-    let state = until(&bus, "a reason", |state| state.last_error.is_some()).await;
-    let text = state.last_error.unwrap();
+    let (text, state) = failed(&bus).await;
     assert!(text.contains(&queue) && text.contains("does not exist"), "{text}");
     assert_eq!(state.fatal, None);
 }

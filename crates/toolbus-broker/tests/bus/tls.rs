@@ -8,7 +8,7 @@ use toolbus_broker::rabbitmq::RabbitMq;
 use toolbus_bus::Bus;
 use toolbus_testing::tls::{AUTHORITY, write_authority};
 
-use crate::fixture::{consume, node, settings, settings_with_ca, take, to_topic, unique, until};
+use crate::fixture::{consume, failed, node, settings, settings_with_ca, take, to_topic, unique, until};
 
 #[tokio::test]
 async fn a_private_authority_is_trusted_when_it_is_configured() {
@@ -26,9 +26,8 @@ async fn another_authority_is_refused() {
     let other = tempfile::tempdir().unwrap();
     write_authority(other.path()).unwrap();
     let bus = RabbitMq::start(settings_with_ca(&node.tls_url(), other.path().join(AUTHORITY))).unwrap();
-    let state = until(&bus, "a refusal", |state| state.last_error.is_some()).await;
-    assert!(!state.connected);
-    assert!(state.last_error.as_ref().unwrap().contains("bus.tls.ca"), "{state:?}");
+    let (text, state) = failed(&bus).await;
+    assert!(!state.connected && text.contains("bus.tls.ca"), "{state:?}");
 }
 
 #[tokio::test]
@@ -61,8 +60,7 @@ async fn a_port_with_another_protocol_is_named_at_once_with_what_to_change() {
         (format!("amqps://guest:guest@127.0.0.1:{http_port}/%2f"), ["speaks HTTP", "5671"]),
     ] {
         let bus = RabbitMq::start(settings_with_ca(&url, node.authority())).unwrap();
-        let state = until(&bus, "a reason", |state| state.last_error.is_some()).await;
-        let text = state.last_error.as_deref().unwrap_or_default();
+        let (text, _) = failed(&bus).await;
         assert!(parts.iter().all(|part| text.contains(part)), "{url}: {text}");
         bus.close().await;
     }

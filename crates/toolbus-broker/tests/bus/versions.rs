@@ -1,15 +1,15 @@
 //! Behaviour that versions of RabbitMQ do not share, or that an operator may set otherwise.
 
 use bytes::Bytes;
+use lapin::BasicProperties;
 use lapin::options::{BasicPublishOptions, QueueDeclareOptions};
 use lapin::types::{AMQPValue, FieldTable};
-use lapin::{BasicProperties, Connection, ConnectionProperties};
 use toolbus_broker::rabbitmq::{QueueType, RabbitMq};
 use toolbus_bus::{Bus as _, Outgoing, PublishError};
 use toolbus_testing::rabbit::RabbitNode;
 
 use crate::fixture::{
-    consume, consume_existing, deliver, node, rabbitmq, receive, settings, take, to_queue, to_topic, unique,
+    client, consume, consume_existing, deliver, node, rabbitmq, receive, settings, take, to_queue, to_topic, unique,
 };
 
 #[tokio::test]
@@ -72,8 +72,7 @@ async fn a_message_over_the_size_that_the_broker_takes_is_refused_and_the_next_o
 #[tokio::test]
 async fn a_queue_with_priorities_of_somebody_else_is_consumed_in_their_order() {
     let (bus, queue) = (rabbitmq().await, unique("priorities"));
-    let connection = Connection::connect(&node().await.url(), ConnectionProperties::default()).await.unwrap();
-    let channel = connection.create_channel().await.unwrap();
+    let (_client, channel) = client().await;
     let mut arguments = FieldTable::default();
     arguments.insert("x-max-priority".into(), AMQPValue::ShortShortUInt(9));
     let durable = QueueDeclareOptions { durable: true, ..QueueDeclareOptions::default() };

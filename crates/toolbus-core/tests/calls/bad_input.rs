@@ -45,8 +45,10 @@ async fn a_body_that_cannot_be_read_and_has_no_address_is_dead_lettered_once() {
 
 #[tokio::test]
 async fn a_request_without_a_tool_is_refused_under_its_own_id_and_on_the_default_topic_if_it_has_no_address() {
-    let sent = World::new().answer(request(&json!({"toolCallId": "mine"})).reply_to(None)).await;
-    assert_eq!((sent.target, &sent.body["toolCallId"]), (Target::Topic("tool.result".to_owned()), &json!("mine")));
+    for (address, topic) in [(Some("tool.result.ana"), "tool.result.ana"), (None, "tool.result")] {
+        let sent = World::new().answer(request(&json!({"toolCallId": "mine"})).reply_to(address)).await;
+        assert_eq!((sent.target, &sent.body["toolCallId"]), (Target::Topic(topic.to_owned()), &json!("mine")));
+    }
 }
 
 #[tokio::test]
