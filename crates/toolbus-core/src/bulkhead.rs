@@ -78,8 +78,6 @@ fn panicked(tool: &str, panic: &(dyn Any + Send)) -> ToolFailure {
 mod tests {
     use std::time::Duration;
 
-    use serde_json::Map;
-
     use super::*;
     use crate::Clock;
     use crate::tool::Executor;
@@ -112,21 +110,7 @@ mod tests {
     }
 
     fn call() -> ToolCall {
-        ToolCall {
-            idempotency_key: None,
-            tool: "t".into(),
-            call_id: "c".into(),
-            caller: Arc::new(crate::caller::Caller::unknown()),
-            arguments: Arc::new(Map::new()),
-            deadline: Clock::SYSTEM.now(),
-            limit: std::time::Duration::ZERO,
-            cancelled: CancellationToken::new(),
-            trace: None,
-            number: None,
-            room: None,
-            turns: crate::turns::Turns::default(),
-            progress: None,
-        }
+        ToolCall::for_test("t", crate::caller::Caller::unknown(), Duration::ZERO)
     }
 
     async fn run_for(

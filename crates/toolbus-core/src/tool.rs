@@ -543,6 +543,27 @@ mod tests {
 
     use super::*;
 
+    impl ToolCall {
+        /// A call without arguments, with this time from now.
+        pub(crate) fn for_test(tool: &str, caller: Caller, limit: Duration) -> Self {
+            Self {
+                tool: tool.into(),
+                caller: Arc::new(caller),
+                call_id: "c".into(),
+                arguments: Arc::default(),
+                deadline: Clock::SYSTEM.now() + limit,
+                limit,
+                cancelled: CancellationToken::new(),
+                trace: None,
+                number: None,
+                room: None,
+                turns: Turns::default(),
+                progress: None,
+                idempotency_key: None,
+            }
+        }
+    }
+
     fn naming(set: Option<&str>, prefix: Option<&str>) -> Naming {
         let renamed = [("read_file".into(), "open".into())].into();
         Naming { set: set.map(Arc::from), prefix: prefix.map(Arc::from), renamed }

@@ -375,6 +375,14 @@ mod tests {
         assert!(matches!(tripped, Some(BreakerChange::Tripped { failures: 3, .. })), "{tripped:?}");
     }
 
+    /// One that has tripped for the tool `pay`.
+    fn tripped() -> (Breakers, Clock, ToolDescriptor) {
+        let (breakers, clock) = breakers();
+        let pay = tool("pay");
+        trip(&breakers, &pay);
+        (breakers, clock, pay)
+    }
+
     fn wait_of(breakers: &Breakers, tool: &ToolDescriptor) -> Option<u64> {
         let failure = breakers.check(tool).err()?;
         assert_eq!(failure.cause, Cause::BreakerOpen);
@@ -399,9 +407,7 @@ mod tests {
 
     #[test]
     fn one_trial_at_a_time_and_its_success_closes() {
-        let (breakers, clock) = breakers();
-        let pay = tool("pay");
-        trip(&breakers, &pay);
+        let (breakers, clock, pay) = tripped();
         clock.advance(RULES.pause);
         assert!(breakers.check(&pay).is_ok() && breakers.check(&pay).is_ok(), "a look begins nothing");
         let trial = breakers.enter(&pay).ok().unwrap();
@@ -415,9 +421,7 @@ mod tests {
 
     #[test]
     fn each_failed_trial_doubles_the_pause_up_to_its_limit() {
-        let (breakers, clock) = breakers();
-        let pay = tool("pay");
-        trip(&breakers, &pay);
+        let (breakers, clock, pay) = tripped();
         for expected in [10, 12, 12] {
             clock.advance(RULES.max_pause);
             assert_eq!(end(&breakers, &pay, BackendState::Fails), None);
@@ -428,9 +432,7 @@ mod tests {
 
     #[test]
     fn a_trial_that_says_nothing_is_followed_by_another() {
-        let (breakers, clock) = breakers();
-        let pay = tool("pay");
-        trip(&breakers, &pay);
+        let (breakers, clock, pay) = tripped();
         clock.advance(RULES.pause);
         drop(breakers.enter(&pay));
         assert_eq!(end(&breakers, &pay, BackendState::Unknown), None);
@@ -490,9 +492,7 @@ mod tests {
 
     #[test]
     fn one_is_reset_by_name_and_none_trips_without_a_limit() {
-        let (breakers, clock) = breakers();
-        let pay = tool("pay");
-        trip(&breakers, &pay);
+        let (breakers, clock, pay) = tripped();
         clock.advance(Duration::from_secs(2));
         assert_eq!((breakers.reset("other"), breakers.reset("pay")), (None, Some(Duration::from_secs(2))));
         assert!(breakers.check(&pay).is_ok());

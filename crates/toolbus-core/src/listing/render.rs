@@ -198,31 +198,17 @@ mod tests {
     }
 
     #[test]
-    fn a_registration_has_the_whole_schema_as_text() {
-        insta::assert_snapshot!(rendered(&tool(Effect::ReadOnly), Format::Registration), @r#"{"description":"Reads a file.","destructive":false,"idempotent":true,"llmName":"fs_read_4074bc025755","name":"fs.read","parametersSchema":"{\"$schema\":\"https://json-schema.org/draft/2020-12/schema\",\"anyOf\":[{\"required\":[\"path\"]}],\"properties\":{\"bytes[]\":{\"type\":\"array\"},\"path\":{\"type\":\"string\"}},\"required\":[\"path\",\"bytes[]\"],\"type\":\"object\"}","readOnly":true,"source":"mcp:fs"}"#);
-    }
-
-    #[test]
-    fn a_model_of_openai_gets_a_function() {
-        insta::assert_snapshot!(rendered(&tool(Effect::ReadOnly), Format::OpenAi), @r#"{"function":{"description":"Reads a file.","name":"fs_read_4074bc025755","parameters":{"properties":{"bytes[]":{"items":{},"type":"array"},"path":{"type":"string"}},"required":["bytes[]","path"],"type":"object"}},"type":"function"}"#);
-    }
-
-    #[test]
-    fn the_newer_formats_of_providers_are_theirs() {
+    fn each_format_has_the_names_and_the_schema_that_its_readers_use() {
         let rendered = |format| rendered(&tool(Effect::ReadOnly), format);
+        // The whole schema, as text.
+        insta::assert_snapshot!(rendered(Format::Registration), @r#"{"description":"Reads a file.","destructive":false,"idempotent":true,"llmName":"fs_read_4074bc025755","name":"fs.read","parametersSchema":"{\"$schema\":\"https://json-schema.org/draft/2020-12/schema\",\"anyOf\":[{\"required\":[\"path\"]}],\"properties\":{\"bytes[]\":{\"type\":\"array\"},\"path\":{\"type\":\"string\"}},\"required\":[\"path\",\"bytes[]\"],\"type\":\"object\"}","readOnly":true,"source":"mcp:fs"}"#);
+        insta::assert_snapshot!(rendered(Format::OpenAi), @r#"{"function":{"description":"Reads a file.","name":"fs_read_4074bc025755","parameters":{"properties":{"bytes[]":{"items":{},"type":"array"},"path":{"type":"string"}},"required":["bytes[]","path"],"type":"object"}},"type":"function"}"#);
         insta::assert_snapshot!(rendered(Format::OpenAiResponses), @r#"{"description":"Reads a file.","name":"fs_read_4074bc025755","parameters":{"properties":{"bytes[]":{"items":{},"type":"array"},"path":{"type":"string"}},"required":["bytes[]","path"],"type":"object"},"strict":false,"type":"function"}"#);
         insta::assert_snapshot!(rendered(Format::Gemini), @r#"{"description":"Reads a file.","name":"fs_read_4074bc025755","parametersJsonSchema":{"properties":{"bytes[]":{"items":{},"type":"array"},"path":{"type":"string"}},"required":["bytes[]","path"],"type":"object"}}"#);
         insta::assert_snapshot!(rendered(Format::Bedrock), @r#"{"toolSpec":{"description":"Reads a file.","inputSchema":{"json":{"properties":{"bytes__7d0c787019d2":{"items":{},"type":"array"},"path":{"type":"string"}},"required":["bytes__7d0c787019d2","path"],"type":"object"}},"name":"fs_read_4074bc025755"}}"#);
-    }
-
-    #[test]
-    fn a_model_of_anthropic_gets_names_that_it_can_use() {
-        insta::assert_snapshot!(rendered(&tool(Effect::ReadOnly), Format::Anthropic), @r#"{"description":"Reads a file.","input_schema":{"properties":{"bytes__7d0c787019d2":{"items":{},"type":"array"},"path":{"type":"string"}},"required":["bytes__7d0c787019d2","path"],"type":"object"},"name":"fs_read_4074bc025755"}"#);
-    }
-
-    #[test]
-    fn an_mcp_client_gets_the_real_name_the_whole_schema_and_hints() {
-        insta::assert_snapshot!(rendered(&tool(Effect::ReadOnly), Format::Mcp), @r#"{"annotations":{"destructiveHint":false,"idempotentHint":true,"readOnlyHint":true},"description":"Reads a file.","inputSchema":{"$schema":"https://json-schema.org/draft/2020-12/schema","anyOf":[{"required":["path"]}],"properties":{"bytes[]":{"type":"array"},"path":{"type":"string"}},"required":["path","bytes[]"],"type":"object"},"name":"fs.read"}"#);
+        insta::assert_snapshot!(rendered(Format::Anthropic), @r#"{"description":"Reads a file.","input_schema":{"properties":{"bytes__7d0c787019d2":{"items":{},"type":"array"},"path":{"type":"string"}},"required":["bytes__7d0c787019d2","path"],"type":"object"},"name":"fs_read_4074bc025755"}"#);
+        // The real name, the whole schema, and hints.
+        insta::assert_snapshot!(rendered(Format::Mcp), @r#"{"annotations":{"destructiveHint":false,"idempotentHint":true,"readOnlyHint":true},"description":"Reads a file.","inputSchema":{"$schema":"https://json-schema.org/draft/2020-12/schema","anyOf":[{"required":["path"]}],"properties":{"bytes[]":{"type":"array"},"path":{"type":"string"}},"required":["path","bytes[]"],"type":"object"},"name":"fs.read"}"#);
     }
 
     #[test]

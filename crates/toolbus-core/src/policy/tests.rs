@@ -60,6 +60,26 @@ fn registry(tools: Vec<Tool>) -> Registry {
     registry
 }
 
+/// A section that allows these tools alone.
+fn allowing(texts: &[&str]) -> AgentPolicy {
+    AgentPolicy { tools: only(texts), ..AgentPolicy::default() }
+}
+
+/// A section that denies these tools.
+fn denying(texts: &[&str]) -> AgentPolicy {
+    AgentPolicy { denied: patterns(texts), ..AgentPolicy::default() }
+}
+
+/// A section with these tool sets.
+fn having(sets: &[&str]) -> AgentPolicy {
+    AgentPolicy { toolsets: sets.iter().map(|set| (*set).into()).collect(), ..AgentPolicy::default() }
+}
+
+/// Some tools, and this section for ana.
+fn for_ana(section: AgentPolicy) -> PolicyHandle {
+    access(some_tools(), policy([("ana", section)]))
+}
+
 fn access(tools: Vec<Tool>, policy: Policy) -> PolicyHandle {
     PolicyHandle::new(registry(tools), Identity::default(), policy, CAPACITY)
 }

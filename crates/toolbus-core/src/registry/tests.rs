@@ -9,7 +9,6 @@ use std::thread;
 use toolbus_protocol::llm_name;
 
 use super::{Clash, Rank, Registry, RegistryError};
-use crate::Clock;
 use crate::quarantine::{Claim, DefinitionCheck, Quarantine};
 use crate::tool::{Tool, ToolCall, ToolDescriptor, ToolOutput};
 
@@ -42,21 +41,7 @@ async fn the_executor_that_was_registered_is_the_one_that_runs() {
     registry.register(Tool::new(ToolDescriptor::new("a", "s", "local"), ToolOutput::text("from a"))).unwrap();
     registry.register(Tool::new(ToolDescriptor::new("b", "s", "local"), ToolOutput::text("from b"))).unwrap();
     let executor = Arc::clone(&registry.snapshot().get("b").unwrap().executor);
-    let call = ToolCall {
-        idempotency_key: None,
-        tool: "b".into(),
-        caller: Arc::new(crate::caller::Caller::unknown()),
-        call_id: "1".into(),
-        arguments: Arc::default(),
-        deadline: Clock::SYSTEM.now(),
-        limit: std::time::Duration::ZERO,
-        cancelled: tokio_util::sync::CancellationToken::new(),
-        trace: None,
-        number: None,
-        room: None,
-        turns: crate::turns::Turns::default(),
-        progress: None,
-    };
+    let call = ToolCall::for_test("b", crate::caller::Caller::unknown(), std::time::Duration::ZERO);
     assert_eq!(executor.execute_boxed(call).await, Ok(ToolOutput::text("from b")));
 }
 

@@ -150,20 +150,6 @@ async fn a_count_of_deliveries_that_cannot_be_counted_on_is_no_reason_to_run_aga
     assert_eq!(world.runs(), 0);
 }
 
-#[tokio::test]
-async fn a_running_call_stays_known_however_many_others_are_answered_meanwhile() {
-    let world = World::new();
-    let (running, first) = world.begin_running(call("wait", json!({}))).await;
-    // Twice as many answers are kept as calls may be in hand, which are eight here.
-    for number in 0..17 {
-        world.answer(request(&json!({"toolCallId": format!("other_{number}"), "toolName": "pay"}))).await;
-    }
-    let second = world.deliver(call("wait", json!({})).redelivered()).await;
-    assert_eq!((world.runs(), second.get()), (18, None), "held by the running call");
-    world.finish(running).await;
-    assert_eq!((first.get(), second.get()), (Some(Settled::Acknowledged), Some(Settled::Acknowledged)));
-}
-
 #[tokio::test(start_paused = true)]
 async fn an_answer_that_is_repeated_is_published_by_one_delivery_at_a_time() {
     let world = World::new();

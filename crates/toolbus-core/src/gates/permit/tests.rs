@@ -257,29 +257,17 @@ async fn wait_of_quiet(permits: &Permits, agent: &Arc<AgentGate>) -> Duration {
 }
 
 #[tokio::test(start_paused = true)]
-async fn however_many_agents_flood_the_first_call_of_another_waits_for_one_place_at_most() {
-    for flooding in [1, 2, 3, 20] {
-        let permits = Arc::new(permits(256, 1024));
+async fn however_many_agents_or_callers_without_a_section_flood_the_first_call_of_another_waits_for_one_place_at_most()
+{
+    for (has_section, flooding) in [true, false].into_iter().flat_map(|has| [1, 2, 3, 20].map(|count| (has, count))) {
+        let (permits, shared) = (Arc::new(permits(256, 1024)), Arc::new(AgentGate::shared(192, 512)));
+        let gate = || if has_section { agent(192, 512) } else { Arc::clone(&shared) };
         for number in 0..flooding {
-            flood(&permits, &agent(192, 512), &format!("ana-{number}"), 1_500, Duration::from_secs(1)).await;
+            flood(&permits, &gate(), &format!("flood-{number}"), 1_500, Duration::from_secs(1)).await;
         }
-        let waited = wait_of_quiet(&permits, &agent(192, 512)).await;
+        let waited = wait_of_quiet(&permits, &gate()).await;
         let bound = if flooding <= 3 { Duration::ZERO } else { Duration::from_secs(1) };
-        assert!(waited <= bound, "{waited:?} beside {flooding}");
-    }
-}
-
-#[tokio::test(start_paused = true)]
-async fn however_many_callers_without_a_section_flood_the_first_call_of_another_waits_for_one_place_at_most() {
-    for flooding in [1, 2, 3, 20] {
-        let permits = Arc::new(permits(256, 1024));
-        let shared = Arc::new(AgentGate::shared(192, 512));
-        for number in 0..flooding {
-            flood(&permits, &shared, &format!("flood-{number}"), 1_500, Duration::from_secs(1)).await;
-        }
-        let waited = wait_of_quiet(&permits, &shared).await;
-        let bound = if flooding <= 3 { Duration::ZERO } else { Duration::from_secs(1) };
-        assert!(waited <= bound, "{waited:?} beside {flooding}");
+        assert!(waited <= bound, "{waited:?} beside {flooding}, of agents: {has_section}");
     }
 }
 
@@ -450,15 +438,21 @@ async fn emptied(permits: &Permits) {
     }
 }
 
+/// The order in which calls run that queued up behind this permit.
+async fn order_after(held: Permit, permits: &Arc<Permits>, calls: &[(&str, &Arc<AgentGate>, u64)]) -> Vec<String> {
+    let order = queue_up(permits, calls).await;
+    drop(held);
+    emptied(permits).await;
+    std::mem::take(&mut *order.lock())
+}
+
 #[tokio::test(start_paused = true)]
 async fn of_the_calls_of_one_caller_the_one_whose_wait_ends_first_is_next() {
     let (permits, ana) = (Arc::new(permits(1, 8)), agent(1, 8));
     let held = at_once(&permits, &tool(None), &ana, "me").unwrap();
     let calls = [("30", &ana, 30), ("10", &ana, 10), ("20", &ana, 20), ("10 again", &ana, 10)];
-    let order = queue_up(&permits, &calls).await;
-    drop(held);
-    emptied(&permits).await;
-    assert_eq!(*order.lock(), ["10", "10 again", "20", "30"]);
+    let order = order_after(held, &permits, &calls).await;
+    assert_eq!(order, ["10", "10 again", "20", "30"]);
 }
 
 #[tokio::test(start_paused = true)]
@@ -467,10 +461,8 @@ async fn urgent_calls_of_one_caller_take_no_turn_of_another() {
     let [other, ana, bob] = [agent(1, 8), agent(1, 8), agent(1, 8)];
     let held = at_once(&permits, &tool(None), &other, "me").unwrap();
     let calls = [("ana's first", &ana, 60), ("bob's", &bob, 60), ("urgent", &ana, 5), ("more urgent", &ana, 4)];
-    let order = queue_up(&permits, &calls).await;
-    drop(held);
-    emptied(&permits).await;
-    assert_eq!(*order.lock(), ["more urgent", "bob's", "urgent", "ana's first"]);
+    let order = order_after(held, &permits, &calls).await;
+    assert_eq!(order, ["more urgent", "bob's", "urgent", "ana's first"]);
 }
 
 /// Has so many calls run, one after the other, each as long.

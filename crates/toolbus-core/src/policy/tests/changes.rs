@@ -9,7 +9,7 @@ fn switch(text: &str) -> Switch {
 
 #[test]
 fn a_set_that_was_taken_stays_as_it_was() {
-    let access = access(some_tools(), policy([("ana", AgentPolicy::default())]));
+    let access = for_ana(AgentPolicy::default());
     let before = access.effective(&caller("ana"));
     replace(&access, policy([("ana", AgentPolicy { tools: Allowed::None, ..AgentPolicy::default() })]));
     access.registry().unregister("web_search");
@@ -20,9 +20,9 @@ fn a_set_that_was_taken_stays_as_it_was() {
 
 #[test]
 fn rules_and_tools_that_change_together_are_never_seen_apart() {
-    let access = access(some_tools(), policy([("ana", AgentPolicy::default())]));
+    let access = for_ana(AgentPolicy::default());
     let changes = access.changes();
-    let next = policy([("ana", AgentPolicy { denied: patterns(&["pay"]), ..AgentPolicy::default() })]);
+    let next = policy([("ana", denying(&["pay"]))]);
     access.replace(Identity::default(), next, |registry| registry.register(plain("pay", "rest"))).unwrap();
     assert_eq!(*changes.borrow(), 1);
     assert!(!of(&access, &caller("ana")).contains(&"pay".to_owned()));
@@ -52,7 +52,7 @@ fn a_tool_that_is_switched_off_stays_so_under_a_prefix_or_another_name() {
         let own_name = Some("read_file".into());
         Tool::new(ToolDescriptor { own_name, ..ToolDescriptor::new(name, "mcp:d", "mcp") }, ToolOutput::default())
     };
-    let sets = AgentPolicy { toolsets: vec!["fs".into()], ..AgentPolicy::default() };
+    let sets = having(&["fs"]);
     for tool in
         [plain("read_file", "mcp:d"), renamed("d_read_file"), renamed("open"), member("fs", "read_file", "mcp:d")]
     {
@@ -75,7 +75,7 @@ fn a_tool_that_is_switched_off_stays_so_under_a_prefix_or_another_name() {
 
 #[test]
 fn switches_outlast_a_change_of_the_rules_and_of_the_tools() {
-    let access = access(some_tools(), policy([("ana", AgentPolicy::default())]));
+    let access = for_ana(AgentPolicy::default());
     access.disable(switch("source web")).unwrap();
     replace(&access, policy([("ana", AgentPolicy::default())]));
     access.registry().register(plain("web_fetch", "web")).unwrap();
@@ -96,18 +96,14 @@ fn an_agent_that_is_switched_off_by_name_is_off_also_without_a_section() {
 
 #[test]
 fn a_tool_set_that_is_bound_later_waits_for_the_next_session() {
-    let section = |sets: &[&str]| AgentPolicy {
-        toolsets: sets.iter().map(|set| (*set).into()).collect(),
-        ..AgentPolicy::default()
-    };
-    let access = access(some_tools(), policy([("ana", section(&["fs"]))]));
+    let access = for_ana(having(&["fs"]));
     let old = in_session(caller("ana"), "old");
     access.begin_session(&old, &mut access.effective(&old));
-    replace(&access, policy([("ana", section(&["fs", "git"]))]));
+    replace(&access, policy([("ana", having(&["fs", "git"]))]));
     assert!(of(&access, &old).contains(&"fs.read_file".to_owned()));
     assert!(!of(&access, &old).contains(&"git.status".to_owned()), "an addition waits");
     assert!(of(&access, &in_session(caller("ana"), "new")).contains(&"git.status".to_owned()));
-    replace(&access, policy([("ana", section(&["git"]))]));
+    replace(&access, policy([("ana", having(&["git"]))]));
     assert!(!of(&access, &old).contains(&"fs.read_file".to_owned()), "a removal does not");
     access.end_session(&old, &"old".into());
     assert!(of(&access, &old).contains(&"git.status".to_owned()));
@@ -119,16 +115,14 @@ fn the_first_tool_sets_of_all_wait_for_the_next_session_too() {
         access(some_tools(), Policy { toolsets: Default::default(), ..policy([("ana", AgentPolicy::default())]) });
     let old = in_session(caller("ana"), "old");
     access.begin_session(&old, &mut access.effective(&old));
-    let bound = AgentPolicy { toolsets: vec!["fs".into()], ..AgentPolicy::default() };
-    replace(&access, policy([("ana", bound)]));
+    replace(&access, policy([("ana", having(&["fs"]))]));
     assert!(!of(&access, &old).contains(&"fs.read_file".to_owned()));
     assert!(of(&access, &in_session(caller("ana"), "new")).contains(&"fs.read_file".to_owned()));
 }
 
 #[test]
 fn the_session_of_another_agent_is_another_session() {
-    let bound = AgentPolicy { toolsets: vec!["fs".into()], ..AgentPolicy::default() };
-    let access = access(some_tools(), policy([("ana", AgentPolicy::default()), ("bob", bound)]));
+    let access = access(some_tools(), policy([("ana", AgentPolicy::default()), ("bob", having(&["fs"]))]));
     let ana = in_session(caller("ana"), "s");
     access.begin_session(&ana, &mut access.effective(&ana));
     assert!(of(&access, &in_session(caller("bob"), "s")).contains(&"fs.read_file".to_owned()));
@@ -150,8 +144,7 @@ fn agents_keep_their_places_when_their_limits_stay() {
 
 #[test]
 fn numbers_of_tools_that_went_do_not_give_their_rights_to_others() {
-    let section = AgentPolicy { tools: only(&["web_*"]), ..AgentPolicy::default() };
-    let access = access(some_tools(), policy([("ana", section)]));
+    let access = for_ana(allowing(&["web_*"]));
     for round in 0..3 {
         let tools = vec![plain(&format!("web_{round}"), "web"), plain(&format!("pay_{round}"), "rest")];
         access.registry().replace_all(tools).unwrap();
@@ -173,12 +166,7 @@ fn a_tool_that_changes_its_source_is_judged_anew() {
 
 #[test]
 fn the_version_is_of_what_the_caller_has_and_of_nothing_else() {
-    let sections = || {
-        policy([
-            ("ana", AgentPolicy { tools: only(&["web_*"]), ..AgentPolicy::default() }),
-            ("bob", AgentPolicy::default()),
-        ])
-    };
+    let sections = || policy([("ana", allowing(&["web_*"])), ("bob", AgentPolicy::default())]);
     let access = access(some_tools(), sections());
     let version = |name: &str| access.effective(&caller(name)).version();
     let (ana, bob) = (version("ana"), version("bob"));

@@ -13,7 +13,7 @@ fn a_narrowing_that_leaves_an_empty_list_leaves_no_tool() {
         bindings: vec![binding("sales", Allowed::Only(Vec::new()))],
         ..AgentPolicy::default()
     };
-    let access = access(some_tools(), policy([("ana", section)]));
+    let access = for_ana(section);
     assert_eq!(of(&access, &caller("ana")), [""; 0]);
     assert_eq!(of(&access, &with_binding(caller("ana"), "whatsapp:sales")), [""; 0]);
 }
@@ -24,8 +24,7 @@ fn a_prefix_does_not_evade_the_rate_of_a_name() {
     let rule = |pattern, burst| RateRule::new(Pattern::parse(pattern).unwrap(), Rate::new(1.0, burst).unwrap());
     for weaker in ["*", "fs.*"] {
         let rates = RateRules::new(vec![rule(weaker, 100), rule("write_file", 1)]).unwrap().into();
-        let section = AgentPolicy { rates, toolsets: vec!["fs".into()], ..AgentPolicy::default() };
-        let access = access(some_tools(), policy([("ana", section)]));
+        let access = for_ana(AgentPolicy { rates, toolsets: vec!["fs".into()], ..AgentPolicy::default() });
         let effective = access.effective(&caller("ana"));
         let rate_of = |name| effective.rate(effective.get(name).unwrap()).unwrap().pattern().to_string();
         assert_eq!((rate_of("fs.write_file").as_str(), rate_of("fs.read_file").as_str()), ("write_file", weaker));
@@ -41,7 +40,7 @@ fn a_binding_never_gives_what_the_agent_does_not_have() {
             bindings: vec![binding("sales", tools)],
             ..AgentPolicy::default()
         };
-        let access = access(some_tools(), policy([("ana", section)]));
+        let access = for_ana(section);
         let tools = of(&access, &with_binding(caller("ana"), "whatsapp:sales"));
         assert!(tools.iter().all(|tool| tool == "web_search"), "{tools:?}");
     }
@@ -51,8 +50,7 @@ fn a_binding_never_gives_what_the_agent_does_not_have() {
 fn a_star_anywhere_in_a_pattern_is_a_star() {
     // Elsewhere one list knows `*` at the end only, and reads `*_search` as a name that nothing has.
     for (list, expected) in [("*_search", "web_search"), ("get*er", "get_weather"), ("*b_b*", "web_browse")] {
-        let section = AgentPolicy { tools: only(&[list]), ..AgentPolicy::default() };
-        let access = access(some_tools(), policy([("ana", section)]));
+        let access = for_ana(allowing(&[list]));
         assert_eq!(of(&access, &caller("ana")), [expected], "{list}");
     }
 }
@@ -60,8 +58,7 @@ fn a_star_anywhere_in_a_pattern_is_a_star() {
 #[test]
 fn what_is_shown_is_what_is_enforced() {
     // Elsewhere the command that shows an agent's tools prints the patterns of the file as they were at the start.
-    let access =
-        access(some_tools(), policy([("ana", AgentPolicy { tools: only(&["web_*"]), ..AgentPolicy::default() })]));
+    let access = for_ana(allowing(&["web_*"]));
     access.registry().register(plain("web_fetch", "web")).unwrap();
     access.refresh();
     let effective = access.effective(&caller("ana"));
@@ -85,24 +82,18 @@ fn a_binding_that_the_agent_does_not_have_here_takes_nothing_from_a_call_that_an
 #[test]
 fn an_unknown_binding_does_not_fall_back_to_the_agent() {
     // Elsewhere an index out of range falls back to the agent's own rules in silence.
-    let section = AgentPolicy { bindings: vec![binding("sales", Allowed::None)], ..AgentPolicy::default() };
-    let access = access(some_tools(), policy([("ana", section)]));
+    let access = for_ana(AgentPolicy { bindings: vec![binding("sales", Allowed::None)], ..AgentPolicy::default() });
     assert_eq!(of(&access, &with_binding(caller("ana"), "whatsapp:sale")), [""; 0]);
 }
 
 #[test]
 fn limits_of_a_binding_alone_are_limits() {
     // Elsewhere the limiter is built only if the agent itself has limits, and those of a binding alone do nothing.
-    let rates = Arc::new(
-        crate::gates::rate::RateRules::new(vec![crate::gates::rate::RateRule::new(
-            Pattern::parse("web_*").unwrap(),
-            crate::gates::rate::Rate::new(1.0, 2).unwrap(),
-        )])
-        .unwrap(),
-    );
+    let rule = RateRule::new(Pattern::parse("web_*").unwrap(), Rate::new(1.0, 2).unwrap());
+    let rates = Arc::new(RateRules::new(vec![rule]).unwrap());
     let limited = BindingPolicy { rates: Some(rates), ..binding("sales", Allowed::All) };
     let section = AgentPolicy { bindings: vec![limited], ..AgentPolicy::default() };
-    let gates = crate::Gates::new(access(some_tools(), policy([("ana", section)])));
+    let gates = crate::Gates::new(for_ana(section));
     let now = Clock::SYSTEM.now();
     let taken = |caller: &Caller| {
         let effective = gates.policy().effective(caller);

@@ -77,12 +77,11 @@ fn a_name_that_others_have_too_is_explained_with_them() {
 
 #[test]
 fn what_denies_means_a_tool_under_its_own_name_and_what_allows_does_not() {
-    let denies = |name: &str| AgentPolicy { denied: patterns(&[name]), ..AgentPolicy::default() };
     let sections = [
-        ("ana", denies("read_file")),
-        ("bob", denies("files_*")),
-        ("eve", AgentPolicy { tools: only(&["read_file"]), ..AgentPolicy::default() }),
-        ("kim", AgentPolicy { tools: only(&["files_read_file"]), ..AgentPolicy::default() }),
+        ("ana", denying(&["read_file"])),
+        ("bob", denying(&["files_*"])),
+        ("eve", allowing(&["read_file"])),
+        ("kim", allowing(&["files_read_file"])),
         ("sub", AgentPolicy::default()),
     ];
     let access = access(Vec::new(), policy(sections));
@@ -102,8 +101,7 @@ fn what_denies_means_a_tool_under_its_own_name_and_what_allows_does_not() {
 
 #[test]
 fn a_tool_that_gets_another_tools_published_name_is_known_by_its_own() {
-    let denies = AgentPolicy { denied: patterns(&["delete"]), ..AgentPolicy::default() };
-    let access = access(Vec::new(), policy([("ana", denies)]));
+    let access = access(Vec::new(), policy([("ana", denying(&["delete"]))]));
     publish(&access, "fs", &[("read", "open")]);
     assert_eq!(of(&access, &caller("ana")), ["open"]);
     let tools = vec![of_server("fs", "delete", "open")];

@@ -5,7 +5,7 @@ use crate::policy::Switch;
 
 /// Whether `ana` could use something of `mcp:new`, by itself and as part of the tool set `fs`.
 fn reach(section: AgentPolicy) -> (bool, bool) {
-    of_both(&access(some_tools(), policy([("ana", section)])), &caller("ana"))
+    of_both(&for_ana(section), &caller("ana"))
 }
 
 fn of_both(access: &PolicyHandle, caller: &Caller) -> (bool, bool) {
@@ -51,7 +51,7 @@ fn denied_is_a_source_all_of_whose_names_are_denied() {
         ("?*", (true, true)),
     ];
     for (denied, expected) in table {
-        let section = with_set(AgentPolicy { denied: patterns(&[denied]), ..AgentPolicy::default() });
+        let section = with_set(denying(&[denied]));
         assert_eq!(reach(section), expected, "{denied}");
     }
 }
@@ -60,7 +60,7 @@ fn denied_is_a_source_all_of_whose_names_are_denied() {
 fn a_binding_a_session_and_a_switch_narrow_the_reach() {
     let bindings = vec![binding("closed", Allowed::None), binding("open", Allowed::All)];
     let section = with_set(AgentPolicy { bindings, ..AgentPolicy::default() });
-    let access = access(some_tools(), policy([("ana", section)]));
+    let access = for_ana(section);
     for (name, expected) in [("closed", (false, false)), ("open", (true, true)), ("none", (false, false))] {
         let caller = with_binding(caller("ana"), &format!("whatsapp:{name}"));
         assert_eq!(of_both(&access, &caller), expected, "{name}");

@@ -5,24 +5,19 @@ use crate::policy::EmptyReason;
 
 #[test]
 fn an_agent_without_a_list_has_every_plain_tool_and_no_tool_set() {
-    let access = access(some_tools(), policy([("ana", AgentPolicy::default())]));
+    let access = for_ana(AgentPolicy::default());
     assert_eq!(of(&access, &caller("ana")), ["get_weather", "spawn_subagent", "web_browse", "web_search"]);
 }
 
 #[test]
 fn a_list_is_a_strict_allow_list() {
-    let section = AgentPolicy { tools: only(&["web_*", "get_weather"]), ..AgentPolicy::default() };
-    let access = access(some_tools(), policy([("ana", section)]));
+    let access = for_ana(allowing(&["web_*", "get_weather"]));
     assert_eq!(of(&access, &caller("ana")), ["get_weather", "web_browse", "web_search"]);
 }
 
 #[test]
 fn a_tool_of_a_set_needs_both_the_set_and_the_list() {
-    let section = |tools, sets: &[&str]| AgentPolicy {
-        tools,
-        toolsets: sets.iter().map(|set| (*set).into()).collect(),
-        ..AgentPolicy::default()
-    };
+    let section = |tools, sets: &[&str]| AgentPolicy { tools, ..having(sets) };
     let sections = [
         ("bound", section(only(&["fs.read_*", "git.*"]), &["fs"])),
         ("unbound", section(only(&["fs.read_*"]), &[])),
@@ -37,8 +32,7 @@ fn a_tool_of_a_set_needs_both_the_set_and_the_list() {
 
 #[test]
 fn a_tool_of_a_set_is_not_there_under_its_bare_name() {
-    let section = AgentPolicy { toolsets: vec!["fs".into()], ..AgentPolicy::default() };
-    let access = access(some_tools(), policy([("ana", section)]));
+    let access = for_ana(having(&["fs"]));
     let effective = access.effective(&caller("ana"));
     assert!(effective.get("fs.read_file").is_some());
     for name in ["read_file", "fs.", ".read_file", "fs..read_file", "FS.read_file", "git.status", "fs.read_file "] {
@@ -48,8 +42,7 @@ fn a_tool_of_a_set_is_not_there_under_its_bare_name() {
 
 #[test]
 fn the_name_that_models_use_means_the_same_tool_for_those_who_have_it() {
-    let section = AgentPolicy { toolsets: vec!["fs".into()], ..AgentPolicy::default() };
-    let access = access(some_tools(), policy([("ana", section), ("bob", AgentPolicy::default())]));
+    let access = access(some_tools(), policy([("ana", having(&["fs"])), ("bob", AgentPolicy::default())]));
     let name = toolbus_protocol::llm_name("fs.read_file").into_owned();
     assert_eq!(&*access.effective(&caller("ana")).get(&name).unwrap().tool.descriptor.name, "fs.read_file");
     assert!(access.effective(&caller("bob")).get(&name).is_none());
@@ -89,14 +82,14 @@ fn denied_tools_win_over_allowed_ones_everywhere() {
         bindings: vec![narrow],
         ..AgentPolicy::default()
     };
-    let access = access(some_tools(), policy([("ana", section)]));
+    let access = for_ana(section);
     assert_eq!(of(&access, &caller("ana")), ["get_weather", "web_search"]);
     assert_eq!(of(&access, &with_binding(caller("ana"), "whatsapp:sales")), ["get_weather"]);
 }
 
 #[test]
 fn a_profile_narrows_and_an_unknown_one_has_nothing() {
-    let access = access(some_tools(), policy([("ana", AgentPolicy::default())]));
+    let access = for_ana(AgentPolicy::default());
     assert!(!of(&access, &with_profile(caller("ana"), "subagent")).contains(&"spawn_subagent".to_owned()));
     for name in ["mains", "root", "main ", "subagent,main"] {
         let effective = access.effective(&with_profile(caller("ana"), name));
@@ -106,8 +99,7 @@ fn a_profile_narrows_and_an_unknown_one_has_nothing() {
 
 #[test]
 fn a_fixed_profile_cannot_be_left_and_can_be_narrowed() {
-    let section = AgentPolicy { profile: Some("subagent".into()), ..AgentPolicy::default() };
-    let access = access(some_tools(), policy([("ana", section)]));
+    let access = for_ana(AgentPolicy { profile: Some("subagent".into()), ..AgentPolicy::default() });
     for profile in ["main", "scheduled", "a2a-synthesis", "subagent"] {
         let tools = of(&access, &with_profile(caller("ana"), profile));
         assert!(!tools.contains(&"spawn_subagent".to_owned()), "{profile}");
@@ -122,7 +114,7 @@ fn a_fixed_profile_cannot_be_left_and_can_be_narrowed() {
 
 #[test]
 fn callers_without_a_section_are_one_class() {
-    let default = AgentPolicy { tools: only(&["get_weather"]), ..AgentPolicy::default() };
+    let default = allowing(&["get_weather"]);
     let access = access(some_tools(), Policy { default, ..policy([("ana", AgentPolicy::default())]) });
     for unknown in [Caller::unknown(), caller("bob"), caller("default")] {
         assert_eq!(of(&access, &unknown), ["get_weather"], "{unknown:?}");
@@ -172,7 +164,7 @@ fn a_tool_that_addresses_people_does_so_under_either_of_its_names() {
         recipients: vec![crate::gates::recipients::RecipientPath::parse("/to").unwrap()],
         compare: crate::gates::recipients::Compare::Digits,
     };
-    let section = AgentPolicy { toolsets: vec!["fs".into()], ..AgentPolicy::default() };
+    let section = having(&["fs"]);
     let outbound = [("whatsapp".into(), Arc::new(outbound))].into();
     let access = access(some_tools(), Policy { outbound, ..policy([("ana", section)]) });
     let effective = access.effective(&caller("ana"));
@@ -183,10 +175,9 @@ fn a_tool_that_addresses_people_does_so_under_either_of_its_names() {
 #[test]
 fn what_restricts_a_tool_of_a_set_does_so_under_either_of_its_names() {
     let section = |denied: &[&str]| AgentPolicy {
-        toolsets: vec!["fs".into()],
         denied: patterns(denied),
         arguments: vec![forced("read_*", "root", "/home")],
-        ..AgentPolicy::default()
+        ..having(&["fs"])
     };
     let sections = [("ana", section(&["write_*"])), ("bob", section(&["fs.write_*"])), ("carl", section(&["file"]))];
     let access = access(some_tools(), policy(sections));

@@ -53,10 +53,7 @@ async fn calls_are_cancelled_and_told_so_before_the_instance_is_stopped() {
 
 #[tokio::test(start_paused = true)]
 async fn a_session_that_ends_while_it_starts_is_stopped_too() {
-    let world = World::new(10);
-    world.start_goes(Goes::Waits);
-    let call = world.begin("count", caller("ana", "s"));
-    world.started(1).await;
+    let (world, call) = World::starting(Goes::Waits).await;
     world.set.end("ana", "s");
     assert_eq!(call.await.unwrap().unwrap_err().cause, Cause::CancelledBeforeStart);
     assert!(world.stops().is_empty());
@@ -68,10 +65,7 @@ async fn a_session_that_ends_while_it_starts_is_stopped_too() {
 
 #[tokio::test(start_paused = true)]
 async fn a_start_that_hangs_does_not_hold_up_the_end() {
-    let world = World::new(10);
-    world.start_goes(Goes::Hangs);
-    let call = world.begin("count", caller("ana", "s"));
-    world.started(1).await;
+    let (world, call) = World::starting(Goes::Hangs).await;
     world.set.end("ana", "s");
     assert_eq!(call.await.unwrap().unwrap_err().cause, Cause::CancelledBeforeStart);
     pass(Duration::from_secs(5)).await;

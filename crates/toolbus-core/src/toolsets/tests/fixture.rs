@@ -9,7 +9,6 @@ use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-use crate::Clock;
 use crate::caller::{AgentName, Caller};
 use crate::failure::{Cause, ToolFailure};
 use crate::tool::{Executor, Membership, Tool, ToolCall, ToolDescriptor, ToolOutput};
@@ -165,27 +164,22 @@ impl World {
     /// Begins a call, in a task of its own.
     pub(super) fn begin(&self, tool: &str, caller: Caller) -> JoinHandle<Result<ToolOutput, ToolFailure>> {
         let tool = self.tool(tool);
-        let call = ToolCall {
-            idempotency_key: None,
-            tool: Arc::clone(tool.descriptor.bare_name()),
-            caller: Arc::new(caller),
-            call_id: "c".into(),
-            arguments: Arc::default(),
-            deadline: Clock::SYSTEM.now() + Duration::from_secs(30),
-            limit: Duration::from_secs(30),
-            cancelled: CancellationToken::new(),
-            trace: None,
-            number: None,
-            room: None,
-            turns: crate::turns::Turns::default(),
-            progress: None,
-        };
+        let call = ToolCall::for_test(tool.descriptor.bare_name(), caller, Duration::from_secs(30));
         TaskTracker::new().spawn(tool.executor.execute_boxed(call))
     }
 
     /// Calls the tool that counts; gives the count.
     pub(super) async fn count(&self, agent: &str, session: &str) -> Result<String, ToolFailure> {
         self.begin("count", caller(agent, session)).await.unwrap().map(|output| output.content.unwrap())
+    }
+
+    /// Calls the tool that counts as ana, whose session then starts in this way.
+    pub(super) async fn starting(how: Goes) -> (Self, JoinHandle<Result<ToolOutput, ToolFailure>>) {
+        let world = Self::new(10);
+        world.start_goes(how);
+        let call = world.begin("count", self::caller("ana", "s"));
+        world.started(1).await;
+        (world, call)
     }
 
     /// Begins a call that never returns, and waits until it runs.

@@ -60,10 +60,7 @@ async fn first_calls_at_the_same_time_share_one_start() {
 
 #[tokio::test(start_paused = true)]
 async fn a_start_goes_on_when_the_call_that_began_it_is_dropped() {
-    let world = World::new(10);
-    world.start_goes(Goes::Waits);
-    let first = world.begin("count", caller("ana", "s"));
-    world.started(1).await;
+    let (world, first) = World::starting(Goes::Waits).await;
     let second = world.begin("count", caller("ana", "s"));
     first.abort();
     world.open();
@@ -100,10 +97,7 @@ async fn a_start_that_panics_is_a_failure_that_tells_the_caller_nothing() {
 
 #[tokio::test(start_paused = true)]
 async fn a_start_that_never_ends_is_given_up() {
-    let world = World::new(10);
-    world.start_goes(Goes::Hangs);
-    let call = world.begin("count", caller("ana", "s"));
-    world.started(1).await;
+    let (world, call) = World::starting(Goes::Hangs).await;
     pass(Duration::from_secs(119)).await;
     assert!(!call.is_finished());
     pass(Duration::from_secs(1)).await;
@@ -113,10 +107,7 @@ async fn a_start_that_never_ends_is_given_up() {
 
 #[tokio::test(start_paused = true)]
 async fn a_start_that_nobody_waits_for_ends_like_an_idle_session() {
-    let world = World::new(10);
-    world.start_goes(Goes::Hangs);
-    let call = world.begin("count", caller("ana", "s"));
-    world.started(1).await;
+    let (world, call) = World::starting(Goes::Hangs).await;
     call.abort();
     until("the call is gone", || call.is_finished()).await;
     pass(super::fixture::IDLE).await;
