@@ -20,9 +20,15 @@ use super::*;
 
 /// Loads files of these texts, which problems call `a.toml` and `b.toml`.
 fn load(texts: &[&str], environment: &[(&str, &str)], set: &[(&str, &str)]) -> Result<Loaded, String> {
+    let files: Vec<_> = ["a.toml", "b.toml"].into_iter().zip(texts.iter().copied()).collect();
+    named(&files, environment, set)
+}
+
+/// Loads files of these names and texts.
+fn named(files: &[(&str, &str)], environment: &[(&str, &str)], set: &[(&str, &str)]) -> Result<Loaded, String> {
     let folder = tempfile::tempdir().unwrap();
     let mut sources = Sources::default();
-    for (text, name) in texts.iter().zip(["a.toml", "b.toml"]) {
+    for (name, text) in files {
         let path = folder.path().join(name);
         std::fs::write(&path, text).unwrap();
         sources.files.push(path);
@@ -35,4 +41,8 @@ fn load(texts: &[&str], environment: &[(&str, &str)], set: &[(&str, &str)]) -> R
 
 fn problems(text: &str) -> String {
     load(&[text], &[], &[]).expect_err("a problem")
+}
+
+fn warnings(text: &str) -> String {
+    load(&[text], &[], &[]).unwrap().warnings.join("\n")
 }

@@ -2,21 +2,6 @@ use serde_json::json;
 
 use super::*;
 
-/// Loads files of these names and texts.
-fn named(files: &[(&str, &str)], environment: &[(&str, &str)], set: &[(&str, &str)]) -> Result<Loaded, String> {
-    let folder = tempfile::tempdir().unwrap();
-    let mut sources = Sources::default();
-    for (name, text) in files {
-        let path = folder.path().join(name);
-        std::fs::write(&path, text).unwrap();
-        sources.files.push(path);
-    }
-    sources.environment = environment.iter().map(|(name, value)| (name.to_string(), value.to_string())).collect();
-    sources.overrides = set.iter().map(|(key, value)| Override::new(key, value)).collect();
-    let here = format!("{}/", folder.path().display());
-    Config::load(&sources).map_err(|problems| problems.to_string().replace(&here, ""))
-}
-
 fn config(name: &str, text: &str) -> Config {
     named(&[(name, text)], &[], &[]).unwrap().config
 }

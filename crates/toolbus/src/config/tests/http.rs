@@ -5,10 +5,6 @@ use super::*;
 /// Long enough for nobody to warn of it.
 const LONG: &str = "s3cret-s3cret-s3cret";
 
-fn warnings(text: &str) -> String {
-    load(&[text], &[], &[]).unwrap().warnings.join("\n")
-}
-
 #[test]
 fn an_agent_may_have_a_token_or_several_from_wherever_secrets_come() {
     let text = "[identity]\ntrust_headers = true\n[agents.ana]\n[agents.bea]\n\

@@ -27,16 +27,6 @@ fn a_list_replaces_the_list_below_it() {
 }
 
 #[test]
-fn the_environment_changes_an_entry_of_a_file_and_creates_none() {
-    let text = "[tools.limits.Web_Search]\ntimeout = '5s'";
-    let variable = "TOOLBUS__TOOLS__LIMITS__WEB_SEARCH__TIMEOUT";
-    let config = load(&[text], &[(variable, "7s")], &[]).unwrap().config;
-    assert_eq!(config.tools.limits.len(), 1);
-    assert_eq!(config.tools.limits_of("Web_Search").timeout.unwrap().get(), Duration::from_secs(7));
-    insta::assert_snapshot!(load(&[], &[(variable, "7s")], &[]).unwrap_err(), @"environment TOOLBUS__TOOLS__LIMITS__WEB_SEARCH__TIMEOUT: `tools.limits.web_search.timeout`: unknown key in `tools.limits`, which has no entries; the environment changes entries and adds none: new ones belong in a file or --set");
-}
-
-#[test]
 fn the_environment_is_named_where_its_value_is_wrong() {
     let environment = [("TOOLBUS__INVOKE__MAX_IN_FLIGHT", "many"), ("TOOLBUS__HTTP__LISTEN", "here")];
     insta::assert_snapshot!(load(&[], &environment, &[]).unwrap_err(), @r#"

@@ -19,10 +19,6 @@ fn specs(text: &str) -> Vec<ServerSpec> {
     load(&[text], &[("TOKEN", "hunter2")], &[]).unwrap().config.mcp_servers().specs
 }
 
-fn warnings(text: &str) -> String {
-    load(&[text], &[], &[]).unwrap().warnings.join("\n")
-}
-
 const DESIGNED: &str = r#"
 [toolsets.fs]
 prefix = "fs"

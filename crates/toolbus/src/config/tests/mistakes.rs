@@ -6,22 +6,10 @@ fn endpoint(lines: &str) -> String {
 }
 
 #[test]
-fn an_unknown_section_is_told_with_the_nearest() {
+fn an_unknown_key_is_told_with_the_nearest_wherever_it_stands() {
     insta::assert_snapshot!(problems("[buss]\nname = 'x'"), @"a.toml:1:2: `buss`: unknown key; did you mean `bus`? expected one of `a2a`, `agents`, `audit`, `breaker`, `bus`, `commands`, `daemon`, `egress`, `guides`, `http`, `identity`, `invoke`, `ledger`, `mcp`, `memory`, `outbound`, `pins`, `pipelines`, `rest`, `results`, `schedule`, `script`, `store`, `subagents`, `telemetry`, `tools`, `toolsets`, `web`");
-}
-
-#[test]
-fn an_unknown_key_is_told_with_the_nearest() {
     insta::assert_snapshot!(problems("[invoke]\nmax_timout = '60s'"), @"a.toml:2:1: `invoke.max_timout`: unknown key; did you mean `max_timeout`? expected one of `default_reply_topic`, `default_timeout`, `drain_timeout`, `max_body`, `max_in_flight`, `max_timeout`, `max_waiting`, `topics`");
-}
-
-#[test]
-fn a_key_of_a_part_that_is_not_there_is_unknown() {
     insta::assert_snapshot!(problems("[kubernetes]\nagents = []"), @"a.toml:1:2: `kubernetes`: unknown key; expected one of `a2a`, `agents`, `audit`, `breaker`, `bus`, `commands`, `daemon`, `egress`, `guides`, `http`, `identity`, `invoke`, `ledger`, `mcp`, `memory`, `outbound`, `pins`, `pipelines`, `rest`, `results`, `schedule`, `script`, `store`, `subagents`, `telemetry`, `tools`, `toolsets`, `web`");
-}
-
-#[test]
-fn an_unknown_key_inside_a_map_and_inside_a_list_is_told() {
     insta::assert_snapshot!(problems("[tools.limits.'web_*']\ntimeot = '1s'"), @r#"a.toml:2:1: `tools.limits."web_*".timeot`: unknown key; did you mean `timeout`? expected one of `max_in_flight`, `timeout`"#);
     insta::assert_snapshot!(problems(&endpoint("efect = 'read-only'")), @"a.toml:5:1: `rest.endpoints[0].efect`: unknown key; did you mean `effect`? expected one of `auth`, `body`, `description`, `effect`, `headers`, `idempotency_header`, `max_response`, `method`, `name`, `parameters`, `timeout`, `url`");
 }
@@ -86,11 +74,6 @@ fn an_unknown_unit_is_told() {
     a.toml:3:12: `invoke.max_body`: "1MB" is not a size; expected a whole number and a unit (B, KiB, MiB, GiB), such as "64KiB"
     a.toml:4:17: `invoke.drain_timeout`: "0s" is out of range; expected 1ms to 366d
     "#);
-}
-
-#[test]
-fn the_longest_time_cannot_be_shorter_than_the_usual_one() {
-    insta::assert_snapshot!(problems("[invoke]\ndefault_timeout = '60s'\nmax_timeout = '30s'"), @"a.toml:3:15: `invoke.max_timeout`: max_timeout (30s) is shorter than default_timeout (60s); expected it to be at least as long");
 }
 
 #[test]

@@ -7,13 +7,12 @@ use super::*;
 /// Where a daemon of the tests could keep pins.
 const STATE: (&str, &str) = ("STATE_DIRECTORY", "/tmp");
 
-/// The levels of these sources, with a file of servers of this text.
-fn levels(toml: &str, json: &str, sources: &[&str]) -> Vec<Level> {
+/// A configuration with a file of servers of this text.
+fn with_servers(json: &str, toml: &str) -> Loaded {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("mcp.json");
     std::fs::write(&file, json).unwrap();
-    let levels = load(&[&format!("mcp.servers_file = {file:?}\n{toml}")], &[STATE], &[]).unwrap().config.pin_levels();
-    sources.iter().map(|source| levels.of(source)).collect()
+    load(&[&format!("mcp.servers_file = {file:?}\n{toml}")], &[STATE], &[]).unwrap()
 }
 
 const SECTIONS: &str = r#"
@@ -39,7 +38,8 @@ fn what_is_said_of_a_server_comes_before_patterns_wherever_it_is_said() {
     }}"#;
     let sources = ["rest", "command", "mcp:Files", "mcp:git", "mcp:web", "mcp:a", "mcp:b"];
     let expected = [Level::Hold, Level::Record, Level::Hold, Level::Record, Level::Strict, Level::Hold, Level::Strict];
-    assert_eq!(levels(SECTIONS, json, &sources), expected);
+    let levels = with_servers(json, SECTIONS).config.pin_levels();
+    assert_eq!(sources.map(|source| levels.of(source)), expected);
 }
 
 #[test]
@@ -59,10 +59,7 @@ fn what_is_no_pin_is_told_with_what_is_expected() {
     insta::assert_snapshot!(problems("[mcp.servers.a]\ncommand = 'x'\npin = 'yes'\n"), @r#"a.toml:3:7: `mcp.servers.a.pin`: "yes" is not known; expected true, false or "strict""#);
     insta::assert_snapshot!(problems("[pins]\nsources = { rest = 1 }\n"), @r#"a.toml:2:20: `pins.sources.rest`: found a number; expected true, false or "strict""#);
     let json = r#"{"mcpServers": {"a": {"command": "x", "pin": "yes"}}}"#;
-    let folder = tempfile::tempdir().unwrap();
-    let file = folder.path().join("mcp.json");
-    std::fs::write(&file, json).unwrap();
-    let told = load(&[&format!("mcp.servers_file = {file:?}")], &[], &[]).unwrap().warnings.join("\n");
+    let told = with_servers(json, "").warnings.join("\n");
     assert!(told.ends_with(r#"`a` is left out: `pin`: expected true, false or "strict""#), "{told}");
 }
 

@@ -243,11 +243,6 @@ fn answers_cannot_go_to_the_topic_of_a_sidecar() {
 }
 
 #[test]
-fn a_profile_is_one_that_there_is() {
-    insta::assert_snapshot!(problems(&with("[agents.ana]\nprofile = 'Mein'")), @r#"a.toml:20:11: `agents.ana.profile`: there is no profile "Mein"; did you mean `main`? expected one of `main`, `subagent`, `scheduled`, `a2a-synthesis`"#);
-}
-
-#[test]
 fn a_rate_is_one_and_one_alone() {
     let rate = |lines: &str| problems(&with(&format!("[agents.ana.tool_rate_limits]\n{lines}")));
     insta::assert_snapshot!(rate("'*_time' = { rps = 0, burst = 1 }\n'send_*' = { rps = 1, burst = 0 }"), @r#"

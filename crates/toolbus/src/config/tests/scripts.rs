@@ -6,10 +6,6 @@ use toolbus_scripts::config::RunnerKind;
 
 use super::*;
 
-fn warnings(text: &str) -> String {
-    load(&[text], &[], &[]).unwrap().warnings.join("\n")
-}
-
 /// A command that is in order but for these lines.
 fn command(lines: &str) -> String {
     format!("[[commands]]\nname = 'list'\ndescription = 'Lists'\ncommand = ['ls']\n{lines}")

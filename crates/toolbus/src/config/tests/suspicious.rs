@@ -2,10 +2,6 @@
 
 use super::*;
 
-fn warnings(text: &str) -> String {
-    load(&[text], &[], &[]).unwrap().warnings.join("\n")
-}
-
 #[test]
 fn topics_of_their_own_want_queues_of_their_own() {
     let lab = "[invoke]\ntopics = ['tool.invoke.lab']\n";
