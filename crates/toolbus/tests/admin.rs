@@ -71,7 +71,10 @@ fn toolbus(folder: &Path, arguments: &[&str]) -> Command {
 
 /// Starts a daemon, and waits until it takes calls in.
 fn serve(folder: &Path) -> Child {
-    let mut command = toolbus(folder, &["serve", "--listen", "127.0.0.1:0"]);
+    started(toolbus(folder, &["serve", "--listen", "127.0.0.1:0"]))
+}
+
+fn started(mut command: Command) -> Child {
     let mut child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
     let mut log = BufReader::new(child.stderr.take().unwrap()).lines();
     let started = log.by_ref().map(Result::unwrap).any(|line| line.contains("the bus is embedded"));
@@ -154,10 +157,8 @@ fn a_call_is_explained_with_an_exit_code_of_its_own() {
 #[test]
 fn what_is_switched_off_stays_off_over_a_restart_and_a_kill() {
     let mut served = Served::start("[store]\nurl = \"sqlite:toolbus.db\"\n");
-    assert_eq!(
-        served.run(&["disable", "tool", "current_time"]),
-        (0, "tool current_time is switched off".into(), String::new())
-    );
+    let (code, out, err) = served.run(&["disable", "tool", "current_time"]);
+    assert_eq!((code, &*out, &*err), (0, "tool current_time is switched off", ""));
     for signal in ["TERM", "KILL"] {
         served.restart(signal);
         assert_eq!(served.json(&["agents"])["disabled"][0]["name"], "current_time", "{signal}");
@@ -206,10 +207,8 @@ fn a_file_is_asked_without_a_daemon() {
     assert_eq!(asked(&["explain", "ana", "current_time", "timezone=UTC"]).0, 0);
     assert_eq!(asked(&["explain", "bruno", "current_time", "timezone=UTC"]).0, 1);
     let (_, _, err) = asked(&["agents"]);
-    assert!(
-        err.starts_with("note: no daemon is asked, the configuration alone is looked at: no daemon answers"),
-        "{err}"
-    );
+    let note = "note: no daemon is asked, the configuration alone is looked at: no daemon answers";
+    assert!(err.starts_with(note), "{err}");
     assert!(!asked(&["agents", "--offline"]).2.contains("note"));
     for command in [&["disable", "tool", "current_time"][..], &["mcp", "list"], &["status"], &["reload"]] {
         let (code, out, err) = asked(command);
@@ -336,14 +335,7 @@ fn a_daemon_is_asked_over_http_with_its_token() {
         format!("[http]\nlisten = \"{port}\"\nadmin_token = {{ file = \"token\" }}\n[daemon]\nsocket = \"none\"\n");
     std::fs::write(folder.path().join("toolbus.toml"), configuration).unwrap();
     std::fs::write(folder.path().join("token"), "s3cret-of-the-operator\n").unwrap();
-    let mut child = {
-        let mut command = toolbus(folder.path(), &["serve"]);
-        let mut child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
-        let mut log = BufReader::new(child.stderr.take().unwrap()).lines();
-        assert!(log.by_ref().map(Result::unwrap).any(|line| line.contains("the bus is embedded")));
-        std::thread::spawn(move || log.for_each(drop));
-        child
-    };
+    let mut child = started(toolbus(folder.path(), &["serve"]));
     assert!(!folder.path().join("toolbus.sock").exists());
     let url = format!("http://{port}");
     let ask = |more: &[&str], environment: &[(&str, &str)]| {

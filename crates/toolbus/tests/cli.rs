@@ -1,13 +1,26 @@
 //! The binary from outside: what it prints, where, and how it ends.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+use std::path::Path;
 use std::process::{Command, Output};
 
 fn toolbus(arguments: &[&str], environment: &[(&str, &str)]) -> Output {
-    let folder = tempfile::tempdir().unwrap();
+    toolbus_in(tempfile::tempdir().unwrap().path(), arguments, environment)
+}
+
+fn toolbus_in(folder: &Path, arguments: &[&str], environment: &[(&str, &str)]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_toolbus"));
-    command.args(arguments).env_clear().envs(environment.iter().copied()).current_dir(folder.path());
+    command.args(arguments).env_clear().envs(environment.iter().copied()).current_dir(folder);
     command.output().unwrap()
+}
+
+/// Exit code, and what was printed on either stream.
+fn told(output: &Output) -> (Option<i32>, String) {
+    (output.status.code(), format!("{}{}", text(&output.stdout), text(&output.stderr)))
+}
+
+fn json(text: &[u8]) -> serde_json::Value {
+    serde_json::from_slice(text).unwrap()
 }
 
 fn text(bytes: &[u8]) -> &str {
@@ -70,10 +83,7 @@ fn a_number_of_threads_that_cannot_be_had_is_told() {
 
 #[test]
 fn programs_can_read_what_is_printed() {
-    let json = |arguments: &[&str]| {
-        let output = toolbus(arguments, &[]);
-        serde_json::from_slice::<serde_json::Value>(&output.stdout).unwrap()
-    };
+    let json = |arguments: &[&str]| json(&toolbus(arguments, &[]).stdout);
     assert_eq!(json(&["check", "--output", "json"])["valid"], true);
     assert_eq!(json(&["check", "--output", "json", "--set", "bus.nam=x"])["problems"][0]["key"], "bus.nam");
     assert_eq!(json(&["doctor", "--output", "json"])["problems"], 0);
@@ -89,9 +99,7 @@ fn programs_can_read_what_is_printed() {
 fn the_configuration_of_the_working_directory_is_read_when_none_is_named() {
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join("toolbus.toml"), "[tools]\ntime = false\necho = true\n").unwrap();
-    let mut command = Command::new(env!("CARGO_BIN_EXE_toolbus"));
-    let output = command.args(["tools", "--output", "json"]).env_clear().current_dir(folder.path()).output().unwrap();
-    let tools: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let tools = json(&toolbus_in(folder.path(), &["tools", "--output", "json"], &[]).stdout);
     assert_eq!(tools.as_array().unwrap().len(), 1);
     assert_eq!(tools[0]["name"], "echo");
 }
@@ -117,13 +125,13 @@ fn a_server_of_the_configuration_is_tried_step_by_step() {
     };
     let good = tried("Echo");
     assert_eq!(good.status.code(), Some(0), "{}", text(&good.stderr));
-    let report: serde_json::Value = serde_json::from_slice(&good.stdout).unwrap();
+    let report = json(&good.stdout);
     let names: Vec<&str> =
         report["steps"].as_array().unwrap().iter().map(|step| step["name"].as_str().unwrap()).collect();
     assert_eq!(names, ["connect", "list", "ping"]);
     assert_eq!(report["status"]["tools"], serde_json::json!(["echo"]));
     let gone = tried("gone");
-    let report: serde_json::Value = serde_json::from_slice(&gone.stdout).unwrap();
+    let report = json(&gone.stdout);
     assert_eq!((gone.status.code(), &report["steps"][0]["passed"]), (Some(1), &serde_json::json!(false)));
     let unknown = tried("eco");
     assert_eq!(unknown.status.code(), Some(2));
@@ -195,12 +203,7 @@ fn colours_are_for_terminals_unless_asked_for() {
 #[test]
 fn a_first_configuration_is_valid_and_replaces_nothing() {
     let folder = tempfile::tempdir().unwrap();
-    let run = |arguments: &[&str]| {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_toolbus"));
-        command.args(arguments).env_clear().current_dir(folder.path()).stdin(std::process::Stdio::null());
-        let output = command.output().unwrap();
-        (output.status.code(), format!("{}{}", text(&output.stdout), text(&output.stderr)))
-    };
+    let run = |arguments: &[&str]| told(&toolbus_in(folder.path(), arguments, &[]));
     let (code, told) = run(&["init", "--agent", "ana", "--echo"]);
     assert!(code == Some(0) && told.starts_with("wrote toolbus.toml; "), "{told}");
     assert_eq!(run(&["check"]).0, Some(0));
@@ -217,9 +220,8 @@ fn a_first_configuration_is_valid_and_replaces_nothing() {
         assert!(written.lines().filter(is_key).count() > 5, "{written}");
         let all: Vec<&str> = written.lines().map(|line| if is_key(&line) { &line[1..] } else { line }).collect();
         std::fs::write(folder.path().join("all.toml"), all.join("\n")).unwrap();
-        let mut command = Command::new(env!("CARGO_BIN_EXE_toolbus"));
-        let output = command.args(["check", "--config", "all.toml"]).env_clear().current_dir(folder.path());
-        let output = output.env("ANA_TOKEN", "0123456789abcdef0123456789abcdef").output().unwrap();
+        let token = ("ANA_TOKEN", "0123456789abcdef0123456789abcdef");
+        let output = toolbus_in(folder.path(), &["check", "--config", "all.toml"], &[token]);
         assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
     }
     let refused = run(&["init"]);
@@ -244,7 +246,7 @@ fn the_commands_that_are_suggested_work_as_they_are_printed() {
     let run = |program: &str, arguments: &[&str]| {
         let mut command = Command::new(program);
         command.args(arguments).env_clear().env("STATE_DIRECTORY", folder.path()).current_dir(folder.path());
-        let output = command.stdin(std::process::Stdio::null()).output().unwrap();
+        let output = command.output().unwrap();
         assert_eq!(output.status.code(), Some(0), "{arguments:?}: {}", text(&output.stderr));
         text(&output.stdout).to_owned()
     };
@@ -294,8 +296,7 @@ fn at_a_terminal_init_asks_for_what_no_option_says() {
     let typed = |lines: &str, arguments: &[&str]| {
         let mut command = Command::new("python3");
         command.args(["-c", TERMINAL, lines, env!("CARGO_BIN_EXE_toolbus"), "init"]).args(arguments);
-        let output = command.current_dir(folder.path()).output().unwrap();
-        (output.status.code(), format!("{}{}", text(&output.stdout), text(&output.stderr)))
+        told(&command.current_dir(folder.path()).output().unwrap())
     };
     let written = |name: &str| std::fs::read_to_string(folder.path().join(name)).unwrap_or_default();
     let (code, shown) = typed("amqp://ana:s3cret@broker/tools\nana\n\n\nmemory, web\n", &[]);
@@ -326,13 +327,9 @@ fn at_a_terminal_init_asks_for_what_no_option_says() {
 #[test]
 fn a_server_is_added_to_the_configuration_and_checked_first() {
     let folder = tempfile::tempdir().unwrap();
-    let run = |arguments: &[&str]| {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_toolbus"));
-        // Where what is pinned is kept.
-        command.args(arguments).env_clear().env("STATE_DIRECTORY", folder.path());
-        let output = command.current_dir(folder.path()).output().unwrap();
-        (output.status.code(), format!("{}{}", text(&output.stdout), text(&output.stderr)))
-    };
+    // Where what is pinned is kept.
+    let state = ("STATE_DIRECTORY", folder.path().to_str().unwrap());
+    let run = |arguments: &[&str]| told(&toolbus_in(folder.path(), arguments, &[state]));
     let file = folder.path().join("toolbus.toml");
     let program = &python();
     let (code, told) = run(&["mcp", "add", "Echo", "--env", "LOG=a \"b\"", "--", program, ECHO]);
@@ -389,12 +386,12 @@ fn a_server_is_added_to_the_configuration_and_checked_first() {
 #[test]
 fn a_client_is_connected_and_its_other_entries_stay() {
     let folder = tempfile::tempdir().unwrap();
-    let run = |arguments: &[&str]| {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_toolbus"));
-        let output = command.args(arguments).env_clear().current_dir(folder.path()).output().unwrap();
+    let run_with = |arguments: &[&str], environment: &[(&str, &str)]| {
+        let output = toolbus_in(folder.path(), arguments, environment);
         (output.status.code(), text(&output.stdout).to_owned(), text(&output.stderr).to_owned())
     };
-    let json = |text: &str| serde_json::from_str::<serde_json::Value>(text).unwrap();
+    let run = |arguments: &[&str]| run_with(arguments, &[]);
+    let json = |text: &str| json(text.as_bytes());
     let broker = "[bus]\nurl = \"amqp://ana:s3cret@broker/tools\"\n";
     std::fs::write(folder.path().join("toolbus.toml"), broker).unwrap();
     let (code, out, _) = run(&["connect", "claude", "--agent", "ana"]);
@@ -409,14 +406,9 @@ fn a_client_is_connected_and_its_other_entries_stay() {
     assert!(told.contains("TOOLBUS__BUS__URL") && !out.contains("s3cret"), "{told}");
     // Neither is one that the file leaves to a variable.
     std::fs::write(folder.path().join("variable.toml"), "[bus]\nurl = { env = \"BROKER\" }\n").unwrap();
-    let mut command = Command::new(env!("CARGO_BIN_EXE_toolbus"));
-    command
-        .args(["connect", "cursor", "--config", "variable.toml"])
-        .env_clear()
-        .env("BROKER", "amqp://ana:s3cret@broker");
-    let output = command.current_dir(folder.path()).output().unwrap();
-    let (out, told) = (text(&output.stdout), text(&output.stderr));
-    assert_eq!(json(out)["mcpServers"]["toolbus"]["env"]["TOOLBUS__BUS__URL"], "${env:TOOLBUS__BUS__URL}");
+    let variable = ("BROKER", "amqp://ana:s3cret@broker");
+    let (_, out, told) = run_with(&["connect", "cursor", "--config", "variable.toml"], &[variable]);
+    assert_eq!(json(&out)["mcpServers"]["toolbus"]["env"]["TOOLBUS__BUS__URL"], "${env:TOOLBUS__BUS__URL}");
     assert!(!told.contains("warning"), "{told}");
     let (_, out, _) = run(&["connect", "vscode", "--http", "--token-env", "ANA_TOKEN"]);
     let entry = &json(&out)["servers"]["toolbus"];
@@ -446,9 +438,9 @@ fn an_entry_whose_program_lacks_variables_of_the_configuration_is_warned_of() {
                 tokens = { ana = { env = \"OF_ANA\" } }\n[invoke]\ndefault_timeout = \"200s\"\n";
     std::fs::write(folder.path().join("toolbus.toml"), file).unwrap();
     let run = |more: &[&str]| {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_toolbus"));
-        command.args(["connect", "cursor", "--agent", "ana"]).args(more).env_clear().current_dir(folder.path());
-        let output = command.env("TOOLBUS__INVOKE__MAX_TIMEOUT", "300s").output().unwrap();
+        let longest = ("TOOLBUS__INVOKE__MAX_TIMEOUT", "300s");
+        let arguments = [&["connect", "cursor", "--agent", "ana"], more].concat();
+        let output = toolbus_in(folder.path(), &arguments, &[longest]);
         (output.status.code(), text(&output.stdout).to_owned(), text(&output.stderr).to_owned())
     };
     let (code, out, told) = run(&[]);

@@ -368,11 +368,12 @@ fn waiting(running: &Config, next: &Config, has_servers: bool) -> Vec<&'static s
 
 #[cfg(test)]
 mod tests {
-    use std::path::Path;
+    use std::path::{Path, PathBuf};
     use std::process::Command;
     use std::sync::mpsc;
     use std::time::Duration;
 
+    use tempfile::TempDir;
     use toolbus_core::caller::Caller;
     use toolbus_core::registry::Rank;
     use toolbus_core::tool::{Tool, ToolDescriptor, ToolOutput};
@@ -391,19 +392,26 @@ mod tests {
         app
     }
 
+    /// A file with this text, and an app that runs it.
+    async fn app_of(text: &str) -> (TempDir, PathBuf, App) {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("a.toml");
+        std::fs::write(&file, text).unwrap();
+        let config = Config::load(&sources(&[&file])).unwrap().config;
+        let app = app(&config, &[&file]).await;
+        (folder, file, app)
+    }
+
     fn sources(files: &[&Path]) -> Sources {
         Sources { files: files.iter().map(|file| (*file).to_owned()).collect(), ..Sources::default() }
     }
 
     #[tokio::test]
     async fn commands_change_while_running_and_scripts_with_a_restart() {
-        let folder = tempfile::tempdir().unwrap();
-        let file = folder.path().join("a.toml");
         let command = |name: &str| {
             format!("[[commands]]\nname = '{name}'\ndescription = 'x'\ncommand = ['true']\nsandbox = false\n")
         };
-        let config = Config::default();
-        let mut app = app(&config, &[&file]).await;
+        let (_folder, file, mut app) = app_of("").await;
         let policy = app.policy.clone();
         let has = |name: &str| policy.registry().snapshot().get(name).is_some();
 
@@ -420,12 +428,8 @@ mod tests {
 
     #[tokio::test]
     async fn the_tools_that_manage_servers_have_their_limits_and_new_ones_after_a_reload() {
-        let folder = tempfile::tempdir().unwrap();
-        let file = folder.path().join("a.toml");
         let server = "[mcp.servers.x]\nurl = 'http://127.0.0.1:1/'\n[tools.limits.mcp_list_services]\ntimeout = ";
-        std::fs::write(&file, format!("{server}'7s'\n")).unwrap();
-        let config = Config::load(&sources(&[&file])).unwrap().config;
-        let mut app = app(&config, &[&file]).await;
+        let (_folder, file, mut app) = app_of(&format!("{server}'7s'\n")).await;
         app.consume();
         let policy = app.policy.clone();
         let timeout = || policy.registry().snapshot().get("mcp_list_services").unwrap().descriptor.timeout;
@@ -464,9 +468,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_section_of_which_a_part_waits_has_changed_in_the_rest() {
-        let folder = tempfile::tempdir().unwrap();
-        let file = folder.path().join("a.toml");
-        let mut app = app(&Config::default(), &[&file]).await;
+        let (_folder, file, mut app) = app_of("").await;
         std::fs::write(&file, "[tools]\nrequired = ['current_time']\n[tools.limits.current_time]\nmax_in_flight = 2\n")
             .unwrap();
         let report = app.reload().await.unwrap();
@@ -542,20 +544,15 @@ mod tests {
 
     #[tokio::test]
     async fn a_pinned_server_that_is_taken_out_lets_nothing_through_while_it_goes() {
-        let folder = tempfile::tempdir().unwrap();
-        let file = folder.path().join("a.toml");
-        std::fs::write(&file, "[mcp.servers.x]\ncommand = 'true'\npin = true\n[pins]\nfile = 'none'\n").unwrap();
-        let config = Config::load(&sources(&[&file])).unwrap().config;
-        let mut app = app(&config, &[&file]).await;
+        let pinned = "[mcp.servers.x]\ncommand = 'true'\npin = true\n[pins]\nfile = 'none'\n";
+        let (_folder, file, mut app) = app_of(pinned).await;
         let (policy, pins) = (app.policy.clone(), app.pins.clone());
         policy.set_definition_check(Arc::new(pins.clone()));
         let say = |text: &str| {
             let descriptor =
                 ToolDescriptor { description: text.to_owned(), ..ToolDescriptor::new("read", "mcp:x", "mcp") };
-            policy
-                .registry()
-                .publish(Rank::Configured, &"mcp:x".into(), vec![Tool::new(descriptor, ToolOutput::default())])
-                .unwrap();
+            let tool = Tool::new(descriptor, ToolOutput::default());
+            policy.registry().publish(Rank::Configured, &"mcp:x".into(), vec![tool]).unwrap();
             policy.refresh();
         };
         let held = || pins.counts().iter().map(|count| count.held).sum::<usize>();

@@ -14,6 +14,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use toolbus_core::bus::BusState;
 use toolbus_core::caller::Identity;
+use toolbus_core::events::Discard;
 use toolbus_core::pattern::Pattern;
 use toolbus_core::policy::{AgentPolicy, Allowed, BindingPolicy, Capacity, Policy, PolicyHandle};
 use toolbus_core::registry::Registry;
@@ -67,6 +68,22 @@ fn policy() -> PolicyHandle {
     PolicyHandle::new(registry, Identity::default(), Policy { agents, ..Policy::default() }, capacity)
 }
 
+/// An admin API of this policy and nothing else.
+fn admin(policy: &PolicyHandle) -> Admin {
+    Admin {
+        gates: Arc::new(Gates::new(policy.clone())),
+        switches: Arc::new(SwitchStore::unkept()),
+        pins: None,
+        servers: Arc::new(NoServers),
+        recent: RecentCalls::default(),
+        metrics: None,
+        families: FamilyViews::default(),
+        dead_letters: None,
+        audit: Arc::new(Discard),
+        daemon: None,
+    }
+}
+
 /// An admin API on a socket and one on a port, which end with the test.
 struct Fixture {
     policy: PolicyHandle,
@@ -91,18 +108,8 @@ impl Fixture {
     async fn with(servers: Arc<dyn McpAdmin>) -> Self {
         let (policy, folder, stop) = (policy(), tempfile::tempdir().unwrap(), CancellationToken::new());
         let audit = Arc::new(Kept::default());
-        let admin = Arc::new(Admin {
-            gates: Arc::new(Gates::new(policy.clone())),
-            switches: Arc::new(SwitchStore::unkept()),
-            pins: None,
-            servers,
-            recent: RecentCalls::default(),
-            metrics: None,
-            families: FamilyViews::default(),
-            dead_letters: None,
-            audit: Arc::clone(&audit) as Arc<dyn Audit>,
-            daemon: None,
-        });
+        let audited = Arc::clone(&audit) as Arc<dyn Audit>;
+        let admin = Arc::new(Admin { servers, audit: audited, ..admin(&policy) });
         let socket = AdminSocket::bind(&folder.path().join("s")).await.unwrap();
         tokio::spawn(socket.run(open(Arc::clone(&admin)), stop.clone()));
         let (bus, state) = watch::channel(BusState::default());

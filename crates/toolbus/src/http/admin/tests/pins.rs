@@ -1,9 +1,7 @@
 #![expect(clippy::disallowed_methods, reason = "tasks of a test end with its runtime")]
 
 use toolbus_core::Clock;
-use toolbus_core::events::Discard;
 use toolbus_core::tool::ToolDescriptor;
-use toolbus_telemetry::RecentCalls;
 use toolbus_trust::pins::{Level, Levels, Pins, ToolState};
 
 use super::super::view::{Approval, Approved, Changes, PinnedTools};
@@ -27,18 +25,7 @@ impl Pinned {
         let (policy, folder, stop) = (policy(), tempfile::tempdir().unwrap(), CancellationToken::new());
         let levels = Levels::new([("mcp:files".to_owned(), Level::Hold)], []);
         let pins = Pins::open(Some(folder.path().join("pins.json")), levels, Clock::SYSTEM).unwrap();
-        let admin = Admin {
-            gates: Arc::new(Gates::new(policy.clone())),
-            switches: Arc::new(SwitchStore::unkept()),
-            pins: Some(pins.clone()),
-            servers: Arc::new(NoServers),
-            recent: RecentCalls::default(),
-            metrics: None,
-            families: FamilyViews::default(),
-            dead_letters: None,
-            audit: Arc::new(Discard),
-            daemon: None,
-        };
+        let admin = Admin { pins: Some(pins.clone()), ..admin(&policy) };
         let socket = AdminSocket::bind(&folder.path().join("s")).await.unwrap();
         tokio::spawn(socket.run(open(Arc::new(admin)), stop.clone()));
         let this = Self { policy, folder, stop };

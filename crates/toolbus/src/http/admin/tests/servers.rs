@@ -31,9 +31,16 @@ async fn refused(fixture: &Fixture, method: Method, path: &str) -> String {
     }
 }
 
+/// An API of a daemon with these servers.
+async fn with_three() -> (Arc<Three>, Fixture) {
+    let three = Arc::new(Three::default());
+    let fixture = Fixture::with(Arc::clone(&three) as Arc<dyn McpAdmin>).await;
+    (three, fixture)
+}
+
 #[tokio::test]
 async fn every_server_is_told_with_all_that_is_known() {
-    let fixture = Fixture::with(Arc::new(Three::default())).await;
+    let (_three, fixture) = with_three().await;
     let all: McpServerList = fixture.socket().ask(Method::GET, "/v1/mcp").await.unwrap();
     let names: Vec<&str> = all.servers.iter().map(|server| server.name.as_str()).collect();
     assert_eq!(names, ["Files", "git hub", "old"]);
@@ -78,8 +85,7 @@ async fn every_server_is_told_with_all_that_is_known() {
 
 #[tokio::test]
 async fn a_server_is_restarted_by_its_name_whatever_its_case() {
-    let three = Arc::new(Three::default());
-    let fixture = Fixture::with(Arc::clone(&three) as Arc<dyn McpAdmin>).await;
+    let (three, fixture) = with_three().await;
     let restart: McpRestart = fixture.socket().ask(Method::POST, "/v1/mcp/fiLES/restart").await.unwrap();
     assert_eq!(restart.restarting, "Files");
     let over_http: McpRestart = fixture.http(TOKEN).ask(Method::POST, "/v1/mcp/git%20hub/restart").await.unwrap();
@@ -89,8 +95,7 @@ async fn a_server_is_restarted_by_its_name_whatever_its_case() {
 
 #[tokio::test]
 async fn without_the_token_no_server_is_told_of_or_restarted() {
-    let three = Arc::new(Three::default());
-    let fixture = Fixture::with(Arc::clone(&three) as Arc<dyn McpAdmin>).await;
+    let (three, fixture) = with_three().await;
     for line in ["GET /v1/mcp", "GET /v1/mcp/Files", "POST /v1/mcp/Files/restart"] {
         let response = fixture.over_tcp(&format!("{line} HTTP/1.1\r\nHost: localhost\r\n\r\n")).await;
         assert!(response.starts_with("HTTP/1.1 401 ") && !response.contains("Files"), "{line}: {response}");
@@ -100,8 +105,7 @@ async fn without_the_token_no_server_is_told_of_or_restarted() {
 
 #[tokio::test]
 async fn what_cannot_be_restarted_or_found_is_refused_in_words() {
-    let three = Arc::new(Three::default());
-    let fixture = Fixture::with(Arc::clone(&three) as Arc<dyn McpAdmin>).await;
+    let (three, fixture) = with_three().await;
     let none = Fixture::new().await;
     let all = [
         refused(&fixture, Method::GET, "/v1/mcp/fils").await,
