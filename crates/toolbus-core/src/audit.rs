@@ -351,26 +351,8 @@ mod tests {
     fn a_call_is_recorded_with_its_tool_and_how_it_ended() {
         let caller =
             Caller { verified: true, session: Some("s1".into()), ..Caller::agent(AgentName::parse("ana").unwrap()) };
-        let tool = ToolDescriptor {
-            name: "notes.add".into(),
-            description: String::new(),
-            parameters: None,
-            source: "rest".into(),
-            provider: "rest",
-            effect: crate::tool::Effect::Effectful,
-            timeout: None,
-            max_in_flight: None,
-            own_name: None,
-            toolset: None,
-            server: None,
-            validation: crate::tool::Validation::Enforce,
-            delegates: false,
-            is_learnt: false,
-            model_hints: None,
-            suspicions: Arc::default(),
-            title: None,
-            output_schema: None,
-        };
+        let effect = crate::tool::Effect::Effectful;
+        let tool = ToolDescriptor { effect, ..ToolDescriptor::new("notes.add", "rest", "rest") };
         let subject = AuditedCall { caller: &caller, tool: Some(&tool), asked: "notes_add_1a2b", call_id: "call_7" };
         let end = CallEnd { status: Status::Refused(Code::Timeout), cause: Some(Cause::DeadlineExceeded) };
         let hash = Keyed::new(b"key").hash(&Map::new());

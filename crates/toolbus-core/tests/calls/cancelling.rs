@@ -172,12 +172,6 @@ async fn whenever_a_call_is_cancelled_it_has_one_final_answer_that_tells_what_be
     assert!(codes.values().all(|count| *count > 100), "both ends: {codes:?}");
 }
 
-#[tokio::test]
-async fn a_drain_without_calls_is_finished_at_once() {
-    let service = Service::new(World::new().dispatcher);
-    assert_eq!(service.drain(Duration::from_secs(30)).await, Drained::Finished);
-}
-
 /// A request of `ana` to cancel her call, to be answered on `tool.result.ana`.
 pub(crate) fn cancellation() -> Message {
     request(&json!({"toolCallId": "call_1"})).typed(Some("Toolbus.ToolCancelRequest"))

@@ -48,13 +48,6 @@ async fn every_answer_to_a_call_is_marked_whatever_became_of_it() {
 }
 
 #[tokio::test]
-async fn an_answer_that_is_sent_again_is_marked_again() {
-    let world = World::new();
-    world.answer(call("pay", json!({}))).await;
-    is_marked(&world.answer(call("pay", json!({})).redelivered()).await);
-}
-
-#[tokio::test]
 async fn what_a_tool_says_on_its_way_is_marked_as_its_result_is() {
     let world = World::new();
     world.add(Tool::new(ToolDescriptor::new("report", "test", "local"), Reporting));

@@ -197,18 +197,6 @@ async fn a_call_over_all_bounds_is_answered_overloaded_with_a_time_to_wait() {
 }
 
 #[tokio::test]
-async fn a_call_that_waits_runs_when_a_place_comes_free() {
-    let world = World::with(|settings| (settings.max_in_flight, settings.max_waiting) = (1, 1));
-    let (first, _) = world.begin_running(call("wait", json!({}))).await;
-    let (second, settled) = world.begin(call("wait", json!({})).id("second"));
-    world.until_waiting(1).await;
-    world.finish(first).await;
-    world.finish(second).await;
-    assert_eq!(settled.get(), Some(Settled::Acknowledged));
-    assert_eq!(world.runs(), 2);
-}
-
-#[tokio::test]
 async fn waiting_leaves_half_of_the_budget_for_another_try() {
     let world = World::with(|settings| (settings.max_in_flight, settings.max_waiting) = (1, 1));
     let (first, _) = world.begin_running(call("wait", json!({}))).await;

@@ -22,3 +22,11 @@ mod schema;
 mod scripts;
 #[cfg(test)]
 mod writing;
+
+/// A message as it is written; it must read as what it was.
+#[cfg(test)]
+fn round_trip<T: serde::Serialize + serde::de::DeserializeOwned + PartialEq + std::fmt::Debug>(message: &T) -> String {
+    let text = serde_json::to_string(message).unwrap();
+    assert_eq!(serde_json::from_str::<T>(&text).unwrap(), *message);
+    text
+}

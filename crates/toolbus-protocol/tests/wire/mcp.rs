@@ -1,7 +1,5 @@
 //! The messages about MCP servers: `tool.meta.mcp`, `mcp.manage`.
 
-use serde::Serialize;
-use serde::de::DeserializeOwned;
 use serde_json::json;
 use toolbus_protocol::message_type::{self, Kind, kind};
 use toolbus_protocol::{
@@ -11,12 +9,7 @@ use toolbus_protocol::{
     McpUnregisterServerRequest, McpUnregisterServerResponse, topic,
 };
 
-/// As the message is written; it must read as what it was.
-fn written<T: Serialize + DeserializeOwned + PartialEq + std::fmt::Debug>(message: &T) -> String {
-    let text = serde_json::to_string(message).unwrap();
-    assert_eq!(serde_json::from_str::<T>(&text).unwrap(), *message);
-    text
-}
+use crate::round_trip;
 
 /// An index as a peer of the first version writes it.
 const INDEX: &str = r#"{"servers":[{"serverName":"filesystem","displayName":null,"summary":"Provides 2 tool(s): read_file, list_directory.","toolCount":2,"toolNames":["read_file","list_directory"]}],"removedServers":[]}"#;
@@ -34,7 +27,7 @@ fn index() -> McpServersIndexed {
 
 #[test]
 fn an_index_is_written_byte_for_byte_as_peers_write_it() {
-    assert_eq!(written(&index()), INDEX);
+    assert_eq!(round_trip(&index()), INDEX);
 }
 
 #[test]
@@ -72,7 +65,7 @@ fn details_carry_schemas_as_text() {
         tools: vec![tool, bare],
         ..McpGetServiceDetailsResponse::default()
     };
-    insta::assert_snapshot!(written(&response), @r#"{"serverName":"filesystem","tools":[{"name":"read_file","description":"Reads a file.","parametersSchema":"{\"properties\":{\"path\":{\"type\":\"string\"}},\"type\":\"object\"}"},{"name":"now","description":"","parametersSchema":null}],"error":null}"#);
+    insta::assert_snapshot!(round_trip(&response), @r#"{"serverName":"filesystem","tools":[{"name":"read_file","description":"Reads a file.","parametersSchema":"{\"properties\":{\"path\":{\"type\":\"string\"}},\"type\":\"object\"}"},{"name":"now","description":"","parametersSchema":null}],"error":null}"#);
 }
 
 #[test]
@@ -82,14 +75,14 @@ fn details_say_why_there_are_none_and_what_the_server_says_of_itself() {
         error: Some("Server 'x' is not connected".to_owned()),
         ..McpGetServiceDetailsResponse::default()
     };
-    insta::assert_snapshot!(written(&response), @r#"{"serverName":"x","tools":[],"error":"Server 'x' is not connected"}"#);
+    insta::assert_snapshot!(round_trip(&response), @r#"{"serverName":"x","tools":[],"error":"Server 'x' is not connected"}"#);
     let response = McpGetServiceDetailsResponse {
         server_name: "x".to_owned(),
         description: Some("Files.".to_owned()),
         instructions: Some("Read before writing.".to_owned()),
         ..McpGetServiceDetailsResponse::default()
     };
-    insta::assert_snapshot!(written(&response), @r#"{"serverName":"x","description":"Files.","instructions":"Read before writing.","tools":[],"error":null}"#);
+    insta::assert_snapshot!(round_trip(&response), @r#"{"serverName":"x","description":"Files.","instructions":"Read before writing.","tools":[],"error":null}"#);
 }
 
 #[test]
@@ -137,19 +130,19 @@ fn answers_to_requests_to_add_and_remove_say_whether_that_was_done() {
         summary: Some("2 tool(s) available.".to_owned()),
         error: None,
     };
-    insta::assert_snapshot!(written(&added), @r#"{"serverName":"files","success":true,"summary":"2 tool(s) available.","error":null}"#);
+    insta::assert_snapshot!(round_trip(&added), @r#"{"serverName":"files","success":true,"summary":"2 tool(s) available.","error":null}"#);
     let removed = McpUnregisterServerResponse { server_name: "files".to_owned(), success: true, error: None };
-    insta::assert_snapshot!(written(&removed), @r#"{"serverName":"files","success":true,"error":null}"#);
+    insta::assert_snapshot!(round_trip(&removed), @r#"{"serverName":"files","success":true,"error":null}"#);
 }
 
 #[test]
 fn what_is_not_offered_is_answered_with_the_members_that_agents_need() {
     let error = Some("no".to_owned());
     let server_name = "files".to_owned();
-    insta::assert_snapshot!(written(&McpGetPromptResponse { server_name: server_name.clone(), prompt_name: "p".to_owned(), error: error.clone(), ..McpGetPromptResponse::default() }), @r#"{"serverName":"files","promptName":"p","description":null,"messages":[],"error":"no"}"#);
-    insta::assert_snapshot!(written(&McpListResourcesResponse { server_name: server_name.clone(), error: error.clone(), ..McpListResourcesResponse::default() }), @r#"{"serverName":"files","resources":[],"templates":[],"error":"no"}"#);
-    insta::assert_snapshot!(written(&McpReadResourceResponse { server_name, uri: "file:///a".to_owned(), error: error.clone(), ..McpReadResourceResponse::default() }), @r#"{"serverName":"files","uri":"file:///a","contents":[],"error":"no"}"#);
-    insta::assert_snapshot!(written(&McpAnswerQuestionResponse { question_id: "q".to_owned(), error, ..McpAnswerQuestionResponse::default() }), @r#"{"questionId":"q","serverName":null,"toolName":null,"result":null,"error":"no"}"#);
+    insta::assert_snapshot!(round_trip(&McpGetPromptResponse { server_name: server_name.clone(), prompt_name: "p".to_owned(), error: error.clone(), ..McpGetPromptResponse::default() }), @r#"{"serverName":"files","promptName":"p","description":null,"messages":[],"error":"no"}"#);
+    insta::assert_snapshot!(round_trip(&McpListResourcesResponse { server_name: server_name.clone(), error: error.clone(), ..McpListResourcesResponse::default() }), @r#"{"serverName":"files","resources":[],"templates":[],"error":"no"}"#);
+    insta::assert_snapshot!(round_trip(&McpReadResourceResponse { server_name, uri: "file:///a".to_owned(), error: error.clone(), ..McpReadResourceResponse::default() }), @r#"{"serverName":"files","uri":"file:///a","contents":[],"error":"no"}"#);
+    insta::assert_snapshot!(round_trip(&McpAnswerQuestionResponse { question_id: "q".to_owned(), error, ..McpAnswerQuestionResponse::default() }), @r#"{"questionId":"q","serverName":null,"toolName":null,"result":null,"error":"no"}"#);
 }
 
 #[test]

@@ -5,8 +5,8 @@ use proptest::option;
 use proptest::prelude::*;
 use serde_json::{Map, Value};
 use toolbus_protocol::{
-    Envelope, Format, MAX_SHORT_STRING, Ping, Properties, SessionEnd, ToolCancelRequest, ToolInvokeRequest,
-    ToolListRequest, TraceContext, bounded, derived_message_id, message_type, parse_object, topic,
+    Envelope, Format, MAX_SHORT_STRING, Properties, ToolInvokeRequest, ToolListRequest, TraceContext, bounded,
+    derived_message_id, message_type, parse_object, topic,
 };
 
 fn json() -> impl Strategy<Value = Value> {
@@ -50,23 +50,8 @@ fn some_text() -> impl Strategy<Value = Option<String>> {
 
 proptest! {
     #[test]
-    fn parsing_any_bytes_never_panics(bytes in vec(any::<u8>(), 0..300)) {
-        let _ = (ToolInvokeRequest::parse(&bytes), ToolCancelRequest::parse(&bytes), parse_object(&bytes));
-        let _ = (ToolListRequest::parse(&bytes), Ping::parse(&bytes), SessionEnd::parse(&bytes));
-    }
-
-    #[test]
     fn parsing_anything_like_json_never_panics(text in r#"[\[\]{}",:\\ \tuad8e+-.0-9nulltrue]{0,80}"#) {
         let _ = (ToolInvokeRequest::parse(text.as_bytes()), parse_object(text.as_bytes()));
-    }
-
-    #[test]
-    fn a_damaged_request_never_panics(value in json(), at in any::<prop::sample::Index>(), byte in any::<u8>()) {
-        let mut bytes = serde_json::to_vec(&value).unwrap();
-        let position = at.index(bytes.len());
-        bytes[position] = byte;
-        let _ = (ToolInvokeRequest::parse(&bytes), parse_object(&bytes));
-        let _ = (ToolListRequest::parse(&bytes), Ping::parse(&bytes), SessionEnd::parse(&bytes));
     }
 
     #[test]

@@ -6,6 +6,8 @@ use toolbus_protocol::{
     TraceContext, header, message_type, new_message_id,
 };
 
+use crate::round_trip;
+
 fn json(value: &impl Serialize) -> String {
     serde_json::to_string(value).unwrap()
 }
@@ -77,9 +79,8 @@ fn a_result_with_an_image_is_written_with_blocks() {
         json(&response.content_blocks),
         @r#"[{"type":"text","text":"a map"},{"type":"image","data":"iVBO","mimeType":"image/png"}]"#
     );
-    let fields: serde_json::Value = serde_json::from_str(&json(&response)).unwrap();
+    let fields: serde_json::Value = serde_json::from_str(&round_trip(&response)).unwrap();
     assert_eq!(fields["contentBlocks"].as_array().map(Vec::len), Some(2));
-    assert_eq!(serde_json::from_str::<ToolInvokeResponse>(&json(&response)).unwrap(), response);
 }
 
 #[test]
@@ -100,10 +101,9 @@ fn a_refusal_says_when_to_come_back_and_what_is_known() {
         ..error()
     };
     insta::assert_snapshot!(
-        json(&error),
+        round_trip(&error),
         @r#"{"toolCallId":"call_1","toolName":"pay","code":"overloaded","message":"The deadline passed.","isRetryable":true,"retryAfterMs":250,"outcome":"not_started"}"#
     );
-    assert_eq!(serde_json::from_str::<ToolError>(&json(&error)).unwrap(), error);
 }
 
 #[test]

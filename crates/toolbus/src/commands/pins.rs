@@ -358,9 +358,11 @@ mod tests {
         }
     }
 
-    fn change(is: Pinned, before: Option<&str>, after: Option<&str>) -> Changed {
+    /// The difference that is shown of a tool `read`, beside so many others that changed.
+    fn difference(is: Pinned, before: Option<&str>, after: Option<&str>, more: usize) -> String {
         let raw = |text: &str| RawValue::from_string(text.to_owned()).unwrap();
-        Changed { is, before: before.map(raw), after: after.map(raw) }
+        let changes = vec![Changed { is, before: before.map(raw), after: after.map(raw) }];
+        differences(&Changes { name: "read".to_owned(), digest: offer_digest(&[]), changes, more })
     }
 
     const BEFORE: &str = r#"{"description":"Reads a file. Nothing else.","effect":"read-only","name":"read"}"#;
@@ -387,9 +389,8 @@ mod tests {
 
     #[test]
     fn a_difference_ends_with_how_to_approve_exactly_it() {
-        let changes = vec![change(pinned("read", ToolState::Changed, true), Some(BEFORE), Some(AFTER))];
-        let changes = Changes { name: "read".to_owned(), digest: offer_digest(&[]), changes, more: 0 };
-        insta::assert_snapshot!(differences(&changes), @r"
+        let changed = pinned("read", ToolState::Changed, true);
+        insta::assert_snapshot!(difference(changed, Some(BEFORE), Some(AFTER), 0), @r"
         read of mcp:files: changed, quarantined since 2026-01-02T03:04:05Z
         @@ -2,4 +2,4 @@
          effect: read-only
@@ -412,16 +413,12 @@ mod tests {
         SOURCE     TOOL  STATE       SINCE
         mcp:files  read  unrecorded  -
         ");
-        let shown = |is: Pinned, before: Option<&str>, after: Option<&str>| {
-            let changes = vec![change(is, before, after)];
-            differences(&Changes { name: "read".to_owned(), digest: offer_digest(&[]), changes, more: 0 })
-        };
-        insta::assert_snapshot!(shown(unrecorded, Some(BEFORE), Some(BEFORE)), @r"
+        insta::assert_snapshot!(difference(unrecorded, Some(BEFORE), Some(BEFORE), 0), @r"
         read of mcp:files: unrecorded
 
         read is not recorded yet; the daemon pins what it sees first
         ");
-        let missing = shown(pinned("read", ToolState::Missing, false), Some(BEFORE), None);
+        let missing = difference(pinned("read", ToolState::Missing, false), Some(BEFORE), None, 0);
         assert!(
             missing.starts_with("read of mcp:files: pinned since 2026-01-01T00:00:00Z; missing now\n"),
             "{missing}"
@@ -431,8 +428,7 @@ mod tests {
     #[test]
     fn nobody_is_led_to_approve_what_is_not_shown() {
         let end = |after: &str, more| {
-            let changes = vec![change(pinned("read", ToolState::Changed, true), Some(BEFORE), Some(after))];
-            let text = differences(&Changes { name: "read".to_owned(), digest: offer_digest(&[]), changes, more });
+            let text = difference(pinned("read", ToolState::Changed, true), Some(BEFORE), Some(after), more);
             assert!(!text.contains("approve"), "{text}");
             text.lines().last().unwrap().to_owned()
         };

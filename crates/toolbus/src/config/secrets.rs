@@ -325,7 +325,7 @@ mod tests {
     use std::collections::BTreeMap;
 
     use super::*;
-    use crate::config::{Override, Sources};
+    use crate::config::{Loaded, Override, Sources};
 
     #[test]
     fn a_name_says_whether_a_value_is_secret() {
@@ -397,12 +397,16 @@ mod tests {
         }
     }
 
-    fn secrets(text: &str, environment: &[(&str, &str)]) -> Vec<String> {
+    fn loaded(text: &str, environment: &[(&str, &str)]) -> Loaded {
         let file = tempfile::Builder::new().suffix(".toml").tempfile().unwrap();
         std::fs::write(file.path(), text).unwrap();
         let environment: BTreeMap<_, _> = environment.iter().map(|(k, v)| (k.to_string(), v.to_string())).collect();
         let sources = Sources { files: vec![file.path().to_owned()], environment, overrides: Vec::<Override>::new() };
-        let config = Config::load(&sources).unwrap().config;
+        Config::load(&sources).unwrap()
+    }
+
+    fn secrets(text: &str, environment: &[(&str, &str)]) -> Vec<String> {
+        let config = loaded(text, environment).config;
         let mut found: Vec<_> =
             config.secrets().into_iter().map(|given| format!("{} = {}", given.key, given.secret.expose())).collect();
         found.sort();
@@ -470,10 +474,7 @@ mod tests {
     #[test]
     fn a_secret_that_cannot_be_removed_is_told() {
         let text = "[bus]\nurl = \"amqp://svc:short@localhost\"\n[http]\nadmin_token = \"xxxxxxxxxxxxxxxxxxxxxxxx\"\n";
-        let file = tempfile::Builder::new().suffix(".toml").tempfile().unwrap();
-        std::fs::write(file.path(), text).unwrap();
-        let loaded = Config::load(&Sources { files: vec![file.path().to_owned()], ..Sources::default() }).unwrap();
-        insta::assert_snapshot!(loaded.warnings.join("\n"), @r#"
+        insta::assert_snapshot!(loaded(text, &[]).warnings.join("\n"), @r#"
     bus.url: a secret here is not removed from results and logs, because it is shorter than 8 bytes; use a longer, random one
     http.admin_token: a secret here is not removed from results and logs, because it is a well-known default, or one character again and again; use a longer, random one
     "#);

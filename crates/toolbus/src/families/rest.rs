@@ -158,13 +158,14 @@ mod tests {
     use super::*;
     use crate::families::{Planned, plan};
 
-    /// The tools of a configuration, and their sessions.
-    fn planned(config: &Config) -> (Arc<Snapshot>, SessionSets) {
+    /// A configuration, its tools, and their sessions.
+    fn planned() -> (Config, Arc<Snapshot>, SessionSets) {
+        let config: Config = serde_json::from_str(TEXT).unwrap();
         let Planned { tools, sessions, .. } =
-            plan(&[Box::new(RestFamily { redactor: Redactor::default() })], config, &|_| None).unwrap();
+            plan(&[Box::new(RestFamily { redactor: Redactor::default() })], &config, &|_| None).unwrap();
         let registry = Registry::new();
         registry.register_all(tools).unwrap();
-        (registry.snapshot(), SessionSets::new(sessions))
+        (config, registry.snapshot(), SessionSets::new(sessions))
     }
 
     /// Nothing listens at port 1 of the loopback address, so that a call that gets as far fails there.
@@ -203,8 +204,7 @@ mod tests {
 
     #[tokio::test]
     async fn an_endpoint_of_a_session_set_runs_in_its_callers_session() {
-        let config: Config = serde_json::from_str(TEXT).unwrap();
-        let (snapshot, sessions) = planned(&config);
+        let (_, snapshot, sessions) = planned();
         let read = snapshot.get("fs.read").unwrap();
         assert_eq!(run(read, "ana", None).await, Cause::InvalidArguments);
         assert_eq!((run(read, "ana", Some("s")).await, sessions.sessions()), (Cause::ConnectFailed, 1));
@@ -216,8 +216,7 @@ mod tests {
 
     #[tokio::test]
     async fn other_endpoints_need_no_session_and_begin_none() {
-        let config: Config = serde_json::from_str(TEXT).unwrap();
-        let (snapshot, sessions) = planned(&config);
+        let (_, snapshot, sessions) = planned();
         for name in ["lists.list", "get"] {
             assert_eq!(run(snapshot.get(name).unwrap(), "ana", None).await, Cause::ConnectFailed, "{name}");
         }
@@ -226,8 +225,7 @@ mod tests {
 
     #[test]
     fn a_tool_of_a_session_set_is_described_and_limited_as_any_other() {
-        let config: Config = serde_json::from_str(TEXT).unwrap();
-        let (snapshot, _) = planned(&config);
+        let (config, snapshot, _) = planned();
         let mut alone = endpoints(&config, &Redactor::default()).unwrap();
         assert_eq!(snapshot.len(), alone.len());
         for tool in &mut alone {

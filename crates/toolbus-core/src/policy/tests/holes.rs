@@ -32,30 +32,6 @@ fn a_prefix_does_not_evade_the_rate_of_a_name() {
 }
 
 #[test]
-fn a_binding_never_gives_what_the_agent_does_not_have() {
-    // Elsewhere the list of a binding replaces the agent's, and may widen it.
-    for tools in [only(&["*"]), only(&["get_weather", "spawn_subagent"]), Allowed::All] {
-        let section = AgentPolicy {
-            tools: only(&["web_search"]),
-            bindings: vec![binding("sales", tools)],
-            ..AgentPolicy::default()
-        };
-        let access = for_ana(section);
-        let tools = of(&access, &with_binding(caller("ana"), "whatsapp:sales"));
-        assert!(tools.iter().all(|tool| tool == "web_search"), "{tools:?}");
-    }
-}
-
-#[test]
-fn a_star_anywhere_in_a_pattern_is_a_star() {
-    // Elsewhere one list knows `*` at the end only, and reads `*_search` as a name that nothing has.
-    for (list, expected) in [("*_search", "web_search"), ("get*er", "get_weather"), ("*b_b*", "web_browse")] {
-        let access = for_ana(allowing(&[list]));
-        assert_eq!(of(&access, &caller("ana")), [expected], "{list}");
-    }
-}
-
-#[test]
 fn what_is_shown_is_what_is_enforced() {
     // Elsewhere the command that shows an agent's tools prints the patterns of the file as they were at the start.
     let access = for_ana(allowing(&["web_*"]));
@@ -77,13 +53,6 @@ fn a_binding_that_the_agent_does_not_have_here_takes_nothing_from_a_call_that_an
     assert_eq!(of(&access, &passed_on), of(&access, &caller("ana")));
     let narrowed = Caller { hops: 1, ..with_binding(caller("ana"), "whatsapp:support") };
     assert!(of(&access, &narrowed).is_empty());
-}
-
-#[test]
-fn an_unknown_binding_does_not_fall_back_to_the_agent() {
-    // Elsewhere an index out of range falls back to the agent's own rules in silence.
-    let access = for_ana(AgentPolicy { bindings: vec![binding("sales", Allowed::None)], ..AgentPolicy::default() });
-    assert_eq!(of(&access, &with_binding(caller("ana"), "whatsapp:sale")), [""; 0]);
 }
 
 #[test]
