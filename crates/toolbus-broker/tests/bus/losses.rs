@@ -38,6 +38,13 @@ async fn behind_a_proxy() -> (Proxy, RabbitMq) {
     (proxy, start(url + "?heartbeat=1").await)
 }
 
+/// A line that can be broken, and settings of which the first node is behind it and the second is the shared one.
+async fn beside_a_proxy() -> (Proxy, RabbitMqSettings) {
+    let (proxy, url) = line().await;
+    let own = settings(&node().await.url());
+    (proxy, RabbitMqSettings { urls: vec![url, own.urls[0].clone()], ..own })
+}
+
 async fn still_works(bus: &dyn Bus, deliveries: &mut tokio::sync::mpsc::Receiver<toolbus_bus::Delivery>) {
     ready(bus).await;
     let body = unique("message");
@@ -293,12 +300,9 @@ async fn a_line_that_swallows_everything_is_noticed_by_its_silence() {
 
 #[tokio::test]
 async fn another_node_of_the_cluster_is_tried() {
-    let proxy = Proxy::start(node().await.address()).await.unwrap();
+    let (proxy, own) = beside_a_proxy().await;
     proxy.cut();
-    let own = settings(&node().await.url());
-    let dead = format!("amqp://guest:guest@{}/%2f", proxy.address());
-    let urls = vec![dead, own.urls[0].clone()];
-    let bus = RabbitMq::start(RabbitMqSettings { urls, ..own }).unwrap();
+    let bus = RabbitMq::start(own).unwrap();
     let mut deliveries = consume(&bus, &unique("cluster"), &["t"]).await;
     still_works(&bus, &mut deliveries).await;
     bus.close().await;
@@ -306,10 +310,8 @@ async fn another_node_of_the_cluster_is_tried() {
 
 #[tokio::test]
 async fn after_a_connection_that_carried_nothing_the_next_node_is_tried_first() {
-    let proxy = Proxy::start(node().await.address()).await.unwrap();
-    let own = settings(&node().await.url());
-    let urls = vec![format!("amqp://guest:guest@{}/%2f", proxy.address()), own.urls[0].clone()];
-    let bus = RabbitMq::start(RabbitMqSettings { urls, ..own }).unwrap();
+    let (proxy, own) = beside_a_proxy().await;
+    let bus = RabbitMq::start(own).unwrap();
     let mut deliveries = consume(&bus, &unique("next"), &["t"]).await;
     let before = proxy.accepted();
     proxy.cut();
@@ -321,9 +323,9 @@ async fn after_a_connection_that_carried_nothing_the_next_node_is_tried_first() 
 
 #[tokio::test]
 async fn closing_while_the_broker_is_away_ends_at_once() {
-    let proxy = Proxy::start(node().await.address()).await.unwrap();
+    let (proxy, url) = line().await;
     proxy.cut();
-    let bus = start(format!("amqp://guest:guest@{}/%2f", proxy.address())).await;
+    let bus = start(url).await;
     let mut deliveries = bus.consume(subscription(&unique("never"), &["t"]));
     let message = to_topic("t", "never");
     let (published, ()) = tokio::join!(bus.publish(&message), bus.close());

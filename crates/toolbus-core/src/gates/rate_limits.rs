@@ -162,16 +162,6 @@ mod tests {
     }
 
     #[test]
-    fn a_refused_call_costs_nothing() {
-        let (limits, rate, now) = (RateLimits::new(epoch()), rate(1.0, 1), epoch());
-        limits.take(1, 1, &rate, now).unwrap();
-        for _ in 0..100 {
-            assert_eq!(limits.take(1, 1, &rate, now + 100 * MS), Err(900 * MS));
-        }
-        assert_eq!(limits.take(1, 1, &rate, now + 1_000 * MS), Ok(()));
-    }
-
-    #[test]
     fn every_cell_and_every_tool_has_a_bucket_of_its_own() {
         let (limits, rate, now) = (RateLimits::new(epoch()), rate(1.0, 2), epoch());
         for (cell, tool) in [(1, 1), (1, 2), (2, 1)] {

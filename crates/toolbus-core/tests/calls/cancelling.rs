@@ -13,6 +13,7 @@ use toolbus_core::{Drained, Service};
 use toolbus_testing::recording_bus::Route;
 
 use crate::fixture::{Message, Settled, Settlement, World, agent, call, control, delivery, request};
+use crate::ledger::code;
 use toolbus_core::Clock;
 use toolbus_protocol::Random;
 
@@ -23,13 +24,10 @@ async fn a_caller_cancels_its_running_call() {
     assert!(!world.dispatcher.cancel(&agent("bob"), "call_1", None), "not bob's call");
     assert!(world.dispatcher.cancel(&agent("ana"), "call_1", None));
     running.await.unwrap();
-    let body = world.sent().pop().unwrap().body;
-    assert_eq!(
-        (&body["code"], &body["outcome"], &body["isRetryable"]),
-        (&json!("cancelled"), &json!("unknown"), &json!(false))
-    );
+    let sent = world.sent().pop().unwrap();
+    assert_eq!(code(&sent), ("cancelled", "unknown", false));
     let effect = "Whether it had its effect is not known: find out before calling again.";
-    assert_eq!(body["message"], format!("The call was cancelled while the tool ran. {effect}"));
+    assert_eq!(sent.body["message"], format!("The call was cancelled while the tool ran. {effect}"));
     assert_eq!(settled.get(), Some(Settled::Acknowledged));
     assert!(!world.dispatcher.cancel(&agent("ana"), "call_1", None), "gone");
 }
@@ -79,11 +77,7 @@ async fn shutdown_answers_what_may_have_had_its_effect() {
         let (running, settled) = world.begin_running(call(tool, json!({}))).await;
         world.dispatcher.shut_down();
         running.await.unwrap();
-        let body = world.sent().pop().unwrap().body;
-        assert_eq!(
-            (&body["code"], &body["outcome"], &body["isRetryable"]),
-            (&json!("cancelled"), &json!("unknown"), &json!(false))
-        );
+        assert_eq!(code(&world.sent().pop().unwrap()), ("cancelled", "unknown", false));
         assert_eq!(settled.get(), Some(Settled::Acknowledged));
     }
 }

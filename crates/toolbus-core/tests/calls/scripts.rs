@@ -37,9 +37,6 @@ impl Executor for Python {
         Ok(match call.arguments["script"].as_str().unwrap() {
             "both" => ToolOutput::text("hi").of_program(program("hi\n", "careful\n", 0)),
             "count" => ToolOutput::text("").of_program(program(&run.to_string(), "", 0)),
-            "arguments" => {
-                ToolOutput::text("").of_program(program(&Value::from((*call.arguments).clone()).to_string(), "", 0))
-            }
             "huge" => ToolOutput::text("").of_program(program("", &"x".repeat(100 * 1024 * 1024), 0)),
             "panic" => panic!("at /srv/secret/path.rs"),
             "wait" => {
@@ -125,16 +122,6 @@ async fn a_script_is_run_by_its_tool_and_told_with_both_streams() {
     assert_eq!((header("rb-rb-content-trust"), header("rb-rb-tool-provider")), (Some("tool-output"), Some("script")));
     assert_eq!((header("rb-source"), header("rb-destination")), (Some("toolbus"), Some("ana")));
     assert!(header("rb-rb-queue-ms").is_some() && header("rb-rb-duration-ms").is_some());
-}
-
-#[tokio::test]
-async fn the_tool_gets_what_the_request_says_and_nothing_that_it_leaves_out() {
-    let world = world();
-    let sent = world.answer(request(&json!({"toolCallId": "c", "script": "arguments"}))).await;
-    assert_snapshot!(sent.body["output"].as_str().unwrap(), @r#"{"script":"arguments","timeout_seconds":30}"#);
-    let body = json!({"script": "arguments", "InputData": "{}", "timeoutSeconds": 5, "pipPackages": ["a"], "more": 1});
-    let sent = world.answer(request(&body)).await;
-    assert_snapshot!(sent.body["output"].as_str().unwrap(), @r#"{"input_data":"{}","pip_packages":["a"],"script":"arguments","timeout_seconds":5}"#);
 }
 
 #[tokio::test]
