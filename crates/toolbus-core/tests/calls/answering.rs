@@ -132,12 +132,10 @@ async fn a_request_whose_dead_letter_is_not_confirmed_goes_back_to_its_queue() {
 
 #[tokio::test(start_paused = true)]
 async fn a_request_whose_answer_no_queue_takes_is_over() {
-    let queue = Target::Queue("tool.result.ana".to_owned());
     for route in [Route::Unroutable, Route::Refused, Route::Rejected, Route::Unavailable] {
         let world = World::new();
         let control = control(&world.dispatcher, &world.bus).with(TOPIC, Arc::new(Parrot { message_type: None }));
-        world.bus.route(Target::Topic("tool.result.ana".to_owned()), route.clone());
-        world.bus.route(queue.clone(), route.clone());
+        world.route_both("tool.result.ana", &route);
         let settlement = serve(&world.dispatcher, &control, TOPIC, raw("{}")).await;
         assert_eq!((settlement.get(), world.sent().len()), (Some(Settled::Acknowledged), 0), "{route:?}");
     }
@@ -186,8 +184,7 @@ async fn an_answer_to_a_call_is_kept_until_the_broker_takes_it_and_its_request_a
     assert_eq!((settlement.get(), world.sent().len()), (Some(Settled::Acknowledged), 1));
     // What no queue takes is put aside, and what is not sent at the end goes back with its request.
     for route in [Route::Rejected, Route::Unroutable] {
-        world.bus.route(target.clone(), route.clone());
-        world.bus.route(Target::Queue("tool.result.ana".to_owned()), route.clone());
+        world.route_both("tool.result.ana", &route);
         let settlement = serve(&world.dispatcher, &control, TOPIC, raw("{}")).await;
         assert_eq!(settlement.get(), Some(Settled::Acknowledged));
         assert!(is_dead_letter(world.sent().last().unwrap(), "undeliverable_answer"), "{route:?}");

@@ -24,7 +24,7 @@ use toolbus_core::{
     Invoker as _, PendingTools, ReplyRules, Service,
 };
 use toolbus_protocol::{Properties, Random, TraceContext};
-use toolbus_testing::recording_bus::RecordingBus;
+use toolbus_testing::recording_bus::{RecordingBus, Route};
 
 pub(crate) use crate::message::{Message, Settled, Settlement, call, delivery, raw, request};
 
@@ -244,6 +244,13 @@ impl World {
     pub(crate) fn add(&self, tool: Tool) {
         self.dispatcher.policy().registry().register(tool).unwrap();
         self.dispatcher.policy().refresh();
+    }
+
+    /// Has everything that is published to this name, as a topic and as a queue, go this way.
+    pub(crate) fn route_both(&self, name: &str, route: &Route) {
+        for target in [Target::Topic(name.to_owned()), Target::Queue(name.to_owned())] {
+            self.bus.route(target, route.clone());
+        }
     }
 
     /// The messages that left, in order.

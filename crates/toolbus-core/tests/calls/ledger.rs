@@ -326,8 +326,7 @@ async fn duplicates_are_settled_once_their_answer_is_confirmed() {
     let (running, _) = world.begin_running(wait()).await;
     let (elsewhere, address) = (wait().reply_to(Some("tool.result.again")), "tool.result.again");
     let settlements = [world.deliver(elsewhere.clone()).await, world.deliver(elsewhere.redelivered()).await];
-    world.bus.route(Target::Topic(address.to_owned()), Route::Unavailable);
-    world.bus.route(Target::Queue(address.to_owned()), Route::Unavailable);
+    world.route_both(address, &Route::Unavailable);
     world.go_on.notify_one();
     tokio::time::sleep(Duration::from_secs(1)).await;
     assert_eq!(settlements.each_ref().map(Settlement::get), [None, None]);

@@ -72,9 +72,7 @@ async fn an_answer_that_was_not_confirmed_is_kept_wherever_its_request_goes_back
 async fn what_a_tool_did_is_not_lost_with_an_address_that_is_refused_later() {
     let world = World::new();
     world.answer(call("pay", json!({}))).await;
-    for target in [Target::Topic("tool.result.ana".into()), Target::Queue("tool.result.ana".into())] {
-        world.bus.route(target, Route::Refused);
-    }
+    world.route_both("tool.result.ana", &Route::Refused);
     let again = world.answer(call("pay", json!({})).redelivered()).await;
     assert_eq!((again.properties.header("rb-dead-reason"), world.runs()), (Some("undeliverable_answer"), 1));
     assert_eq!(again.body["content"], "paid");

@@ -103,9 +103,7 @@ fn warnings() -> (LogCapture, tracing::subscriber::DefaultGuard) {
 async fn answers_that_no_queue_takes_are_logged_once_and_not_each() {
     let (page, _guard) = warnings();
     let world = World::new();
-    for target in [topic("tool.result.gone"), queue("tool.result.gone")] {
-        world.bus.route(target, Route::Unroutable);
-    }
+    world.route_both("tool.result.gone", &Route::Unroutable);
     for _ in 0..50 {
         let call = pay().typed(None).reply_to(Some("tool.result.gone"));
         assert_eq!(world.answer(call).await.target, dead_letters());
@@ -139,8 +137,7 @@ async fn a_remembered_route_that_fails_has_to_prove_itself_again() {
 #[tokio::test]
 async fn an_answer_that_nobody_takes_is_dead_lettered_and_the_request_acknowledged() {
     let world = World::new();
-    world.bus.route(topic("tool.result.ana"), Route::Unroutable);
-    world.bus.route(queue("tool.result.ana"), Route::Unroutable);
+    world.route_both("tool.result.ana", &Route::Unroutable);
     let sent = world.answer(pay().typed(PEER)).await;
     assert_eq!(sent.target, Target::DeadLetter("bus7.invoke".to_owned()));
     assert_eq!(sent.properties.header("rb-dead-reason"), Some("undeliverable_answer"));
@@ -181,8 +178,7 @@ async fn an_address_that_took_an_answer_is_asked_for_again_only_after_it_failed(
         world.answer(pay().typed(PEER)).await;
     }
     assert_eq!(world.bus.asked(), 1);
-    world.bus.route(topic("tool.result.ana"), Route::Refused);
-    world.bus.route(queue("tool.result.ana"), Route::Refused);
+    world.route_both("tool.result.ana", &Route::Refused);
     let late = world.answer(pay().typed(PEER)).await;
     assert_eq!((late.properties.header("rb-dead-reason"), world.runs()), (Some("undeliverable_answer"), 4));
     let next = world.answer(pay().typed(PEER)).await;
@@ -231,8 +227,7 @@ async fn a_request_whose_dead_letter_is_not_confirmed_goes_back_to_its_queue() {
 #[tokio::test(start_paused = true)]
 async fn an_answer_goes_back_with_its_request_while_the_queue_of_dead_letters_takes_none() {
     let world = World::new();
-    world.bus.route(topic("tool.result.ana"), Route::Unroutable);
-    world.bus.route(queue("tool.result.ana"), Route::Unroutable);
+    world.route_both("tool.result.ana", &Route::Unroutable);
     world.bus.route(dead_letters(), Route::Rejected);
     let settlement = world.deliver(pay().typed(PEER)).await;
     assert_eq!((settlement.get(), world.runs()), (Some(Settled::Requeued), 1));

@@ -18,6 +18,9 @@ use toolbus_protocol::ContentBlock;
 
 use crate::fixture::{Message, World, call, inner_call};
 
+/// The beginning of `more than ten`, where a longer one is cut.
+const CUT: &str = "more than \n[result truncated — 3 chars omitted]";
+
 /// Keeps what it is given, unless it is away.
 #[derive(Debug, Default)]
 struct Shelf {
@@ -122,27 +125,17 @@ async fn a_repeated_request_gets_the_same_table_and_nothing_is_kept_again() {
 #[tokio::test]
 async fn a_caller_that_cannot_read_parts_gets_the_beginning() {
     let shelf: Arc<Shelf> = Arc::default();
-    assert_eq!(
-        content(&world(&shelf), echo("more than ten")).await,
-        "more than \n[result truncated — 3 chars omitted]"
-    );
+    assert_eq!(content(&world(&shelf), echo("more than ten")).await, CUT);
     let other = world(&shelf);
     add(&other, ToolDescriptor::new(READER, "mcp:other", "mcp"), ToolOutput::text("x"));
-    assert_eq!(
-        content(&other, echo("more than ten")).await,
-        "more than \n[result truncated — 3 chars omitted]",
-        "a tool of that name, from elsewhere"
-    );
+    assert_eq!(content(&other, echo("more than ten")).await, CUT, "a tool of that name, from elsewhere");
     assert!(shelf.kept.lock().is_empty());
 }
 
 #[tokio::test]
 async fn a_result_whose_parts_cannot_be_kept_is_cut() {
     let shelf = Arc::new(Shelf { is_away: true, ..Shelf::default() });
-    assert_eq!(
-        content(&reading_from(&shelf), echo("more than ten")).await,
-        "more than \n[result truncated — 3 chars omitted]"
-    );
+    assert_eq!(content(&reading_from(&shelf), echo("more than ten")).await, CUT);
 }
 
 #[tokio::test]
