@@ -152,7 +152,7 @@ async fn results_of_memory_itself_and_on_topics_without_are_whole() {
 /// Pages were cut again, with the line that says how to go on.
 #[tokio::test]
 async fn results_of_memory_at_another_daemon_are_whole() {
-    let (shelf, world) = reading();
+    let (_, world) = reading();
     for (name, is_whole) in [(READER, true), ("search_working_memory", true), ("read_page", false)] {
         let published = format!("lab.{name}");
         let own_name = Some(name.into());
@@ -165,7 +165,7 @@ async fn results_of_memory_at_another_daemon_are_whole() {
 
 #[tokio::test]
 async fn a_result_is_whole_for_a_caller_that_gets_its_structured_part() {
-    let (shelf, world) = reading();
+    let (_, world) = reading();
     let output = ToolOutput { structured: Some(Box::new(json!({"a": 1}))), ..ToolOutput::text("more than ten") };
     add(&world, ToolDescriptor::new("structured", "test", "local"), output);
     let wanted = call("structured", json!({})).header("rb-rb-structured-content", "1");
@@ -275,7 +275,7 @@ impl Executor for HasRoom {
 
 #[tokio::test]
 async fn only_a_result_that_would_be_split_has_room_above_the_limits_of_executors() {
-    let (shelf, world) = reading();
+    let (_, world) = reading();
     world.add(Tool::new(ToolDescriptor::new("has_room", "test", "local"), HasRoom));
     assert_eq!(content(&world, call("has_room", json!({}))).await, "room");
     let of = async |origin| {

@@ -130,7 +130,7 @@ fn a_list_of_tools_is_written_as_the_wire_says() {
 
 #[test]
 fn a_list_that_the_caller_has_already_is_not_sent_again() {
-    let response = ToolListResponse {
+    let response: ToolListResponse = ToolListResponse {
         agent: "ana".to_owned(),
         version: "5f1c".to_owned(),
         notice: Some("Server `fs` is not connected.".to_owned()),
