@@ -94,16 +94,13 @@ async fn large_messages_of_mcp_servers_hold_no_other_agent_up() {
         format!("{local}{}{}", remote.section("remote", "rows", ""), remote.section("events", "event-rows", ""));
     let daemon = Daemon::start(&site, &format!("{RULES}{sections}")).await;
     let client = Client::connect(&site).await;
+    eventually("the servers to be ready", async || {
+        let (_, status) = daemon.get("/status").await?;
+        let servers = status["mcp"].as_array()?;
+        (servers.len() == 3 && servers.iter().all(|known| known["phase"] == "ready")).then_some(())
+    })
+    .await;
     for server in ["local", "remote", "events"] {
-        eventually(&format!("{server} to be ready"), async || {
-            let (_, status) = daemon.get("/status").await?;
-            status["mcp"]
-                .as_array()?
-                .iter()
-                .any(|known| known["name"] == server && known["phase"] == "ready")
-                .then_some(())
-        })
-        .await;
         let call = |_| {
             let arguments: Value = json!({"server_name": server, "tool_name": "strike", "arguments": {}});
             client.request("mcp_invoke_tool", &arguments).by("ana")
