@@ -217,6 +217,13 @@ impl RabbitNode {
         }
     }
 
+    /// Major and minor version of RabbitMQ, such as `(4, 0)`.
+    pub async fn version(&self) -> (u32, u32) {
+        let version = self.ctl(&["version"]).await;
+        let mut numbers = version.trim().split('.').map_while(|number| number.parse().ok());
+        (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0))
+    }
+
     /// Runs `rabbitmqctl` with these arguments and returns what it prints.
     ///
     /// # Panics

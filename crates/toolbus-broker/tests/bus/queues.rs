@@ -199,17 +199,23 @@ async fn an_exchange_with_other_arguments_stops_too() {
 }
 
 #[tokio::test]
-async fn a_message_over_the_delivery_limit_is_dead_lettered_beside_its_queue() {
-    let bus = rabbitmq().await;
+async fn a_message_that_is_lost_in_hand_too_often_is_dead_lettered_beside_its_queue() {
     let queue = unique("limited");
-    let mut deliveries = consume(&bus, &queue, &["t"]).await;
-    let mut letters = consume_existing(&bus, &format!("{queue}.dlq")).await;
-    deliver(&bus, &to_topic("t", "poison")).await;
+    let settings = settings(&node().await.url());
     for earlier in 0..=20 {
+        let bus = RabbitMq::start(settings.clone()).unwrap();
+        let mut deliveries = consume(&bus, &queue, &["t"]).await;
+        if earlier == 0 {
+            deliver(&bus, &to_topic("t", "poison")).await;
+        }
         let delivery = receive(&mut deliveries).await;
-        assert_eq!(delivery.earlier_deliveries, earlier);
-        delivery.settle.requeue().await;
+        assert_eq!((delivery.earlier_deliveries, delivery.redelivered), (earlier, earlier > 0));
+        // Dropped with its connections, unsettled.
+        std::mem::forget(delivery.settle);
+        bus.close().await;
     }
+    let bus = RabbitMq::start(settings).unwrap();
+    let mut letters = consume_existing(&bus, &format!("{queue}.dlq")).await;
     let letter = receive(&mut letters).await;
     assert_eq!((text(&letter).as_str(), &*letter.routing_key), ("poison", queue.as_str()));
     letter.settle.acknowledge().await;
