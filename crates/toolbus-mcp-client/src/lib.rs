@@ -18,4 +18,6 @@ pub mod spec;
 pub mod standalone;
 pub mod status;
 mod supervise;
+#[cfg(test)]
+mod testing;
 pub(crate) mod transport;

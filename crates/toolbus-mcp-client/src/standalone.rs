@@ -183,12 +183,11 @@ mod tests {
     use std::collections::BTreeMap;
 
     use serde_json::{Map, Value};
-    use tokio_util::sync::CancellationToken;
-    use toolbus_core::caller::Caller;
     use toolbus_testing::patience::eventually;
 
     use super::*;
-    use crate::spec::{Credentials, HttpKind, HttpSpec, StdioSpec, ToolFilter, TransportSpec};
+    use crate::spec::{Credentials, HttpKind, HttpSpec, ToolFilter, TransportSpec};
+    use crate::testing;
 
     /// Answers by session, and knows three tools, one of them with a schema that cannot be used.
     const GOOD: &str = r#"
@@ -232,9 +231,7 @@ sys.stdin = First()
     }
 
     fn python(script: &str) -> ServerSpec {
-        let args = vec!["-c".to_owned(), format!("import sys\n{script}")];
-        let (env, command) = (BTreeMap::new(), "python3".to_owned());
-        spec(TransportSpec::Stdio(StdioSpec { command, args, env, cwd: None, roots: Vec::new() }))
+        spec(TransportSpec::Stdio(testing::program("python3", &["-c", &format!("import sys\n{script}")])))
     }
 
     async fn tried(spec: &ServerSpec) -> ProbeReport {
@@ -325,42 +322,16 @@ for line in sys.stdin:
         print(json.dumps({"jsonrpc": "2.0", "id": request["id"], "result": result}), flush=True)
 "#;
 
-    fn python_echo(script: &str) -> ServerSpec {
-        let args = vec!["-c".to_owned(), script.to_owned()];
-        let (command, env) = ("python3".to_owned(), BTreeMap::new());
-        ServerSpec {
-            tools: ToolFilter::new(Vec::new(), Vec::new()),
-            ..ServerSpec::of_tests(
-                "echo",
-                TransportSpec::Stdio(StdioSpec { command, args, env, cwd: None, roots: Vec::new() }),
-            )
-        }
-    }
-
     async fn start(script: &str) -> Result<Direct, DirectError> {
-        let launcher = Launcher::of_tests(Duration::from_secs(1));
-        Direct::start(&python_echo(script), &launcher).await
+        let transport = TransportSpec::Stdio(testing::program("python3", &["-c", script]));
+        Direct::start(&ServerSpec::of_tests("echo", transport), &Launcher::of_tests(Duration::from_secs(1))).await
     }
 
     #[tokio::test]
     async fn a_call_is_answered_and_nothing_is_left_of_the_server() {
         let direct = start(ECHO).await.unwrap();
         let arguments: Map<String, Value> = [("text".to_owned(), Value::from("hi"))].into_iter().collect();
-        let call = ToolCall {
-            idempotency_key: None,
-            tool: "echo".into(),
-            caller: Arc::new(Caller::unknown()),
-            call_id: "1".into(),
-            arguments: Arc::new(arguments),
-            deadline: Instant::now() + Duration::from_secs(60),
-            limit: Duration::from_secs(60),
-            cancelled: CancellationToken::new(),
-            trace: None,
-            number: None,
-            room: None,
-            turns: toolbus_core::Turns::default(),
-            progress: None,
-        };
+        let call = ToolCall { arguments: Arc::new(arguments), ..testing::call("echo") };
         assert_eq!(direct.call("echo", &call).await.unwrap(), ToolOutput::text("hi"));
         let pid = direct.pid().unwrap();
         direct.stop().await;

@@ -11,7 +11,6 @@ mod program;
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use rmcp::RoleClient;
@@ -20,9 +19,7 @@ use rmcp::transport::Transport;
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
-use tokio_util::sync::CancellationToken;
 use toolbus_core::Clock;
-use toolbus_core::caller::Caller;
 use toolbus_core::events::{McpClientEvents, McpClientOperation, McpClientSession};
 use toolbus_core::failure::Cause;
 use toolbus_core::results::ResultBudget;
@@ -30,6 +27,7 @@ use toolbus_core::tool::{ToolCall, ToolOutput};
 
 use super::{CallError, Connection, HandshakeContext, RequestError, SessionMode, message, roomed};
 use crate::spec::ServerName;
+use crate::testing;
 use crate::transport::stdio::FastPath;
 use crate::transport::{MAX_MESSAGE, TransportFailure};
 
@@ -200,24 +198,10 @@ async fn stateless(how: How) -> (Arc<Connection>, Script, Value) {
     (connection, script, listen)
 }
 
-/// A call with 30 s to go.
+/// A call with 60 s to go.
 fn call() -> ToolCall {
     let arguments = json!({ "text": "hi" });
-    ToolCall {
-        idempotency_key: None,
-        tool: "echo".into(),
-        caller: Arc::new(Caller::unknown()),
-        call_id: "call-1".into(),
-        arguments: Arc::new(arguments.as_object().unwrap().clone()),
-        deadline: Instant::now() + Duration::from_secs(30),
-        limit: Duration::from_secs(30),
-        cancelled: CancellationToken::new(),
-        trace: None,
-        number: None,
-        room: None,
-        turns: toolbus_core::Turns::default(),
-        progress: None,
-    }
+    ToolCall { arguments: Arc::new(arguments.as_object().unwrap().clone()), ..testing::call("echo") }
 }
 
 /// Calls the tool `echo` in a task.

@@ -104,6 +104,7 @@ mod tests {
     use tokio::time::{Instant, sleep};
 
     use super::*;
+    use crate::testing;
 
     fn variables(pairs: &[(&str, &str)]) -> Vec<(OsString, OsString)> {
         pairs.iter().map(|(name, value)| (name.into(), value.into())).collect()
@@ -111,13 +112,8 @@ mod tests {
 
     #[test]
     fn a_server_gets_what_every_program_needs_and_what_is_configured_and_nothing_else() {
-        let program = StdioSpec {
-            command: "x".to_owned(),
-            args: Vec::new(),
-            env: BTreeMap::from([("TOKEN".to_owned(), "hunter2".into()), ("LANG".to_owned(), "C".into())]),
-            cwd: None,
-            roots: Vec::new(),
-        };
+        let env = BTreeMap::from([("TOKEN".to_owned(), "hunter2".into()), ("LANG".to_owned(), "C".into())]);
+        let program = StdioSpec { env, ..testing::program("x", &[]) };
         let daemon = variables(&[
             ("PATH", "/bin"),
             ("LC_ALL", "de_DE"),

@@ -17,6 +17,7 @@ use toolbus_testing::patience::eventually;
 
 use super::{Launcher, Process};
 use crate::spec::StdioSpec;
+use crate::testing;
 use crate::transport::stdio::StdioTransport;
 
 /// Longer than any test takes.
@@ -24,13 +25,7 @@ const LONG: Duration = Duration::from_secs(100);
 
 /// A server in Python.
 fn python(script: &str) -> StdioSpec {
-    StdioSpec {
-        command: "python3".to_owned(),
-        args: vec!["-c".to_owned(), format!("import os, signal, subprocess, sys, time\n{script}")],
-        env: BTreeMap::new(),
-        cwd: None,
-        roots: Vec::new(),
-    }
+    testing::program("python3", &["-c", &format!("import os, signal, subprocess, sys, time\n{script}")])
 }
 
 /// Starts a server that is given so long to end by itself.

@@ -105,14 +105,13 @@ fn of_server(about: &ServerInfo, scanner: &Scanner) -> Arc<[Suspicion]> {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
-
     use toolbus_testing::log::LogCapture;
     use toolbus_trust::text::Removed;
 
     use super::*;
-    use crate::spec::{ServerSpec, StdioSpec, TransportSpec};
+    use crate::spec::{ServerSpec, TransportSpec};
     use crate::status::PhaseName;
+    use crate::testing;
 
     fn suspect(name: &str, excerpt: &str) -> SuspectTexts {
         let suspicion =
@@ -164,9 +163,7 @@ mod tests {
         let lines = logged(&many, &Findings::default());
         assert_eq!(lines.lines().count(), 2 * (MAX_LINES + 1));
         assert_eq!(lines.lines().filter(|line| line.contains("tools=980")).count(), 2, "{lines}");
-        let command =
-            StdioSpec { command: "x".to_owned(), args: vec![], env: BTreeMap::new(), cwd: None, roots: vec![] };
-        let spec = ServerSpec::of_tests("files", TransportSpec::Stdio(command));
+        let spec = ServerSpec::of_tests("files", TransportSpec::Stdio(testing::program("x", &[])));
         let mut status = ServerStatus::untried(&spec, PhaseName::Ready);
         many.tell(&mut status);
         assert_eq!((status.suspect.len(), status.suspect_total), (MAX_TOLD, 1_000));

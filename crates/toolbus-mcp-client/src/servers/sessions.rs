@@ -227,6 +227,7 @@ mod tests {
     use toolbus_core::caller::AgentName;
 
     use super::*;
+    use crate::testing;
 
     fn spec(program: StdioSpec) -> ServerSpec {
         ServerSpec::of_tests("files", TransportSpec::Stdio(program))
@@ -259,8 +260,7 @@ mod tests {
             headers: BTreeMap::new(),
             credentials: Credentials::PerAgent(["ana", "bruno"].map(|name| (agent(name), token(name))).into()),
         };
-        let plain =
-            spec(StdioSpec { command: "x".to_owned(), args: vec![], env: BTreeMap::new(), cwd: None, roots: vec![] });
+        let plain = spec(testing::program("x", &[]));
         let http = ServerSpec { transport: TransportSpec::Http(endpoint), ..plain.clone() };
         assert_eq!(credential(&http, "bruno"), Ok(Some(&token("bruno"))));
         for owner in ["carla", "unknown:0::ana"] {

@@ -14,17 +14,12 @@ use toolbus_core::events::Discard;
 use toolbus_testing::patience::eventually;
 
 use super::*;
-use crate::spec::{StdioSpec, TransportSpec};
+use crate::spec::TransportSpec;
+use crate::testing;
 
 /// A server whose program is not there, so that it is tried again and again.
 fn spec(name: &str, origin: ServerOrigin) -> ServerSpec {
-    let program = StdioSpec {
-        command: "/no/such/mcp-server".to_owned(),
-        args: Vec::new(),
-        env: BTreeMap::new(),
-        cwd: None,
-        roots: Vec::new(),
-    };
+    let program = testing::program("/no/such/mcp-server", &[]);
     ServerSpec { origin, ..ServerSpec::of_tests(name, TransportSpec::Stdio(program)) }
 }
 

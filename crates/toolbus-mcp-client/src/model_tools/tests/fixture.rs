@@ -3,13 +3,12 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, pending};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
-use tokio_util::sync::CancellationToken;
 use toolbus_core::Clock;
 use toolbus_core::caller::{AgentName, Caller, Identity};
 use toolbus_core::failure::ToolFailure;
@@ -25,6 +24,7 @@ use crate::model_tools::rules::tests::rules;
 use crate::model_tools::{Registrar, tools};
 use crate::servers::{ServerControl, ServerDescription};
 use crate::spec::{ServerName, ServerOrigin, ServerSpec, TransportSpec};
+use crate::testing;
 
 /// The agents `ana`, who may use reading tools, and `bob`, who may use all; three servers, of which `Lazy` has not been
 /// started.
@@ -106,21 +106,7 @@ pub(super) fn agent(name: &str) -> Caller {
 
 pub(super) fn call(caller: &Caller, tool: &str, arguments: Value) -> ToolCall {
     let Value::Object(arguments) = arguments else { panic!("arguments are an object") };
-    ToolCall {
-        idempotency_key: None,
-        tool: tool.into(),
-        call_id: "call-1".into(),
-        caller: Arc::new(caller.clone()),
-        arguments: Arc::new(arguments),
-        deadline: Instant::now() + Duration::from_secs(30),
-        limit: Duration::from_secs(30),
-        cancelled: CancellationToken::new(),
-        trace: None,
-        number: None,
-        room: None,
-        turns: toolbus_core::Turns::default(),
-        progress: None,
-    }
+    ToolCall { caller: Arc::new(caller.clone()), arguments: Arc::new(arguments), ..testing::call(tool) }
 }
 
 fn known_tools() -> Vec<Tool> {

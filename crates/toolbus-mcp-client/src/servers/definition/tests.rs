@@ -1,29 +1,14 @@
-use std::collections::BTreeMap;
-
 use serde_json::from_value;
 
 use super::*;
-use crate::spec::{ServerName, ServerOrigin, StdioSpec, ToolFilter, TransportSpec};
+use crate::spec::{ToolFilter, TransportSpec};
+use crate::testing;
 
 fn spec() -> ServerSpec {
-    let command = StdioSpec {
-        command: "server".to_owned(),
-        args: Vec::new(),
-        env: BTreeMap::new(),
-        cwd: None,
-        roots: Vec::new(),
-    };
     ServerSpec {
-        name: ServerName::parse("Files").unwrap(),
-        transport: TransportSpec::Stdio(command),
-        tools: ToolFilter::default(),
-        naming: Naming::default(),
         validation: Validation::Warn,
         tool_timeout: Some(Duration::from_secs(7)),
-        is_lazy: false,
-        is_disabled: false,
-        summary: None,
-        origin: ServerOrigin::Configuration,
+        ..ServerSpec::of_tests("Files", TransportSpec::Stdio(testing::program("server", &[])))
     }
 }
 

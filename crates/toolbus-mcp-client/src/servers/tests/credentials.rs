@@ -1,7 +1,6 @@
 //! Servers over HTTP, where each agent has a credential of its own.
 
 use std::collections::BTreeMap;
-use std::time::Instant;
 
 use axum::Router;
 use axum::extract::{Json, State};
@@ -9,7 +8,6 @@ use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
-use tokio_util::sync::CancellationToken;
 use toolbus_core::caller::{AgentName, Caller};
 use toolbus_core::failure::{Cause, ToolFailure};
 use toolbus_core::secret::Secret;
@@ -18,6 +16,7 @@ use toolbus_core::tool::ToolCall;
 use super::fixture::Fixture;
 use super::*;
 use crate::spec::{Credential, Credentials, HttpKind, HttpSpec};
+use crate::testing;
 
 /// Who asked for what.
 type Asked = Arc<Mutex<Vec<String>>>;
@@ -74,21 +73,8 @@ async fn remote(tokens: &[(&str, &str)]) -> (Fixture, Asked) {
 impl Fixture {
     /// Calls the tool as this agent.
     async fn who(&self, agent: &str) -> Result<String, ToolFailure> {
-        let call = ToolCall {
-            idempotency_key: None,
-            tool: "who".into(),
-            caller: Arc::new(Caller::agent(AgentName::parse(agent).unwrap())),
-            call_id: "1".into(),
-            arguments: Arc::default(),
-            deadline: Instant::now() + Duration::from_secs(60),
-            limit: Duration::from_secs(60),
-            cancelled: CancellationToken::new(),
-            trace: None,
-            number: None,
-            room: None,
-            turns: toolbus_core::Turns::default(),
-            progress: None,
-        };
+        let caller = Arc::new(Caller::agent(AgentName::parse(agent).unwrap()));
+        let call = ToolCall { caller, ..testing::call("who") };
         let executor = Arc::clone(&self.registry.snapshot().get("who").unwrap().executor);
         executor.execute_boxed(call).await.map(|output| output.content.unwrap())
     }

@@ -1,18 +1,16 @@
 //! A bridge with small servers, in a hurry.
 
-use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Instant;
 
 use tempfile::TempDir;
-use tokio_util::sync::CancellationToken;
-use toolbus_core::caller::Caller;
 use toolbus_core::failure::ToolFailure;
 use toolbus_core::tool::{ToolCall, ToolOutput};
 use toolbus_protocol::Random;
 
 use super::*;
 use crate::status::PhaseName;
+use crate::testing;
 
 /// Times that a test can wait for. Those of a start are longer than a busy machine needs.
 pub(super) const HASTE: Timeouts = Timeouts {
@@ -54,13 +52,7 @@ impl Fixture {
         let folder = self.folder.path();
         let script = folder.join("server.py");
         let args = ["-SE", &script.to_string_lossy(), &folder.to_string_lossy(), name, way];
-        let program = StdioSpec {
-            command: "python3".to_owned(),
-            args: args.map(str::to_owned).to_vec(),
-            env: BTreeMap::new(),
-            cwd: None,
-            roots: Vec::new(),
-        };
+        let program = testing::program("python3", &args);
         ServerSpec { transport: TransportSpec::Stdio(program), ..spec(name, ServerOrigin::Configuration) }
     }
 
@@ -115,21 +107,8 @@ impl Fixture {
         deadline: Instant,
     ) -> impl Future<Output = Result<ToolOutput, ToolFailure>> + use<> {
         let tool = self.registry.snapshot().get(tool).unwrap().clone();
-        let call = ToolCall {
-            idempotency_key: None,
-            tool: Arc::clone(tool.descriptor.bare_name()),
-            caller: Arc::new(Caller::unknown()),
-            call_id: "1".into(),
-            arguments: Arc::default(),
-            deadline,
-            limit: deadline.saturating_duration_since(Instant::now()),
-            cancelled: CancellationToken::new(),
-            trace: None,
-            number: None,
-            room: None,
-            turns: toolbus_core::Turns::default(),
-            progress: None,
-        };
+        let limit = deadline.saturating_duration_since(Instant::now());
+        let call = ToolCall { deadline, limit, ..testing::call(tool.descriptor.bare_name()) };
         Arc::clone(&tool.executor).execute_boxed(call)
     }
 

@@ -1,6 +1,3 @@
-use std::time::Instant;
-
-use tokio_util::sync::CancellationToken;
 use toolbus_core::caller::{AgentName, Caller};
 use toolbus_core::failure::{Cause, ToolFailure};
 use toolbus_core::tool::ToolCall;
@@ -10,6 +7,7 @@ use super::fixture::{Fixture, is_running, kill};
 use super::remote::{Remote, not_found};
 use super::*;
 use crate::servers::sessions::ServerSessions;
+use crate::testing;
 
 /// A world in which `a` is started for each session of the set `desk`.
 struct Desk {
@@ -42,21 +40,7 @@ impl Desk {
     fn begin(&self, tool: &str, session: &str) -> impl Future<Output = Result<String, ToolFailure>> + use<> {
         let tool = self.world.registry.snapshot().get(&format!("desk.{tool}")).unwrap().clone();
         let caller = Caller { session: Some(session.into()), ..Caller::agent(AgentName::parse("ana").unwrap()) };
-        let call = ToolCall {
-            idempotency_key: None,
-            tool: Arc::clone(tool.descriptor.bare_name()),
-            caller: Arc::new(caller),
-            call_id: "1".into(),
-            arguments: Arc::default(),
-            deadline: Instant::now() + Duration::from_secs(60),
-            limit: Duration::from_secs(60),
-            cancelled: CancellationToken::new(),
-            trace: None,
-            number: None,
-            room: None,
-            turns: toolbus_core::Turns::default(),
-            progress: None,
-        };
+        let call = ToolCall { caller: Arc::new(caller), ..testing::call(tool.descriptor.bare_name()) };
         let result = Arc::clone(&tool.executor).execute_boxed(call);
         async move { result.await.map(|output| output.content.unwrap()) }
     }
