@@ -177,6 +177,14 @@ fn open<T: Transport<RoleClient> + 'static>(transport: T, how: How) -> Opened {
     })
 }
 
+/// A connection that is being opened to a server of either generation, and the probe that the server got.
+async fn probed(how: How) -> (Opened, Script, Value) {
+    let (wire, mut script) = wire();
+    let opened = open(wire, how);
+    let probe = script.expect("server/discover").await;
+    (opened, script, probe)
+}
+
 /// A connection to a server with sessions.
 async fn session(how: How) -> (Arc<Connection>, Script) {
     let (wire, mut script) = wire();
@@ -189,10 +197,8 @@ async fn session(how: How) -> (Arc<Connection>, Script) {
 
 /// A connection to a server without sessions, and its request for changes.
 async fn stateless(how: How) -> (Arc<Connection>, Script, Value) {
-    let (wire, mut script) = wire();
-    let opened = open(wire, How { session_mode: Some(SessionMode::Stateless), ..how });
-    let request = script.expect("server/discover").await;
-    script.answer(&request, discovered());
+    let (opened, mut script, probe) = probed(How { session_mode: Some(SessionMode::Stateless), ..how }).await;
+    script.answer(&probe, discovered());
     let connection = opened.await.unwrap().unwrap();
     let listen = script.expect("subscriptions/listen").await;
     (connection, script, listen)
@@ -208,6 +214,16 @@ fn call() -> ToolCall {
 fn start(connection: &Arc<Connection>, call: ToolCall) -> JoinHandle<Result<ToolOutput, CallError>> {
     let connection = Arc::clone(connection);
     tokio::spawn(async move { connection.call("echo", &call).await })
+}
+
+/// Calls the tool `echo` in a task; the request that the server got.
+async fn sent(
+    connection: &Arc<Connection>,
+    script: &mut Script,
+    call: ToolCall,
+) -> (JoinHandle<Result<ToolOutput, CallError>>, Value) {
+    let called = start(connection, call);
+    (called, script.expect("tools/call").await)
 }
 
 fn text(text: &str) -> Value {

@@ -10,7 +10,7 @@ use serde_json::json;
 use toolbus_core::tool::ToolOutput;
 use toolbus_testing::patience::eventually;
 
-use super::{How, Wire, call, initialized, open, session, stateless, text, wire};
+use super::{How, Wire, call, initialized, open, sent, session, stateless, text, wire};
 use crate::client::SessionMode;
 
 /// A wire whose server reads no reply to its own requests.
@@ -131,8 +131,7 @@ async fn replies_to_a_server_that_reads_none_are_bounded() {
     let connection = opened.await.unwrap().unwrap();
     assert_eq!(stuck.load(Ordering::Relaxed), 64);
     script.expect("notifications/initialized").await;
-    let called = tokio::spawn(async move { connection.call("echo", &call()).await });
-    let request = script.expect("tools/call").await;
+    let (called, request) = sent(&connection, &mut script, call()).await;
     script.answer(&request, text("hi"));
     assert_eq!(called.await.unwrap().unwrap(), ToolOutput::text("hi"));
 }
@@ -148,9 +147,7 @@ async fn a_flood_of_notifications_keeps_no_call_waiting() {
         script.notify("notifications/progress", json!({ "progressToken": n, "progress": 1 }));
         script.notify("made/up", json!({}));
     }
-    let calling = Arc::clone(&connection);
-    let called = tokio::spawn(async move { calling.call("echo", &call()).await });
-    let request = script.expect("tools/call").await;
+    let (called, request) = sent(&connection, &mut script, call()).await;
     assert!(*connection.list_changes().borrow() < FLOOD as u64, "the call went out before the flood was over");
     script.answer(&request, text("dry"));
     assert_eq!(called.await.unwrap().unwrap(), ToolOutput::text("dry"));

@@ -8,14 +8,13 @@ use toolbus_core::progress::ProgressSink;
 use toolbus_core::tool::{ToolCall, ToolOutput};
 use toolbus_protocol::TraceContext;
 
-use super::{How, Script, call, session, start, stateless, text};
+use super::{How, Script, call, sent, session, stateless, text};
 use crate::client::CallError;
 
 /// Returns the outcome of a call whose response is `response`, with the id set.
 async fn answered(mut response: Value) -> Result<ToolOutput, CallError> {
     let (connection, mut script) = session(How::default()).await;
-    let called = start(&connection, call());
-    let request = script.expect("tools/call").await;
+    let (called, request) = sent(&connection, &mut script, call()).await;
     response["jsonrpc"] = "2.0".into();
     response["id"] = request["id"].clone();
     script.say(response);
@@ -26,8 +25,7 @@ async fn answered(mut response: Value) -> Result<ToolOutput, CallError> {
 async fn a_call_carries_its_arguments_and_nothing_that_nobody_asked_for() {
     let how = How::default();
     let (connection, mut script) = session(how.clone()).await;
-    let called = start(&connection, call());
-    let request = script.expect("tools/call").await;
+    let (called, request) = sent(&connection, &mut script, call()).await;
     assert!(connection.is_busy());
     assert_json_snapshot!(request, @r#"
     {
@@ -52,8 +50,7 @@ async fn a_call_carries_its_arguments_and_nothing_that_nobody_asked_for() {
 #[tokio::test]
 async fn a_call_to_a_server_of_the_new_generation_says_who_calls() {
     let (connection, mut script, _) = stateless(How::default()).await;
-    let called = start(&connection, call());
-    let request = script.expect("tools/call").await;
+    let (called, request) = sent(&connection, &mut script, call()).await;
     assert_json_snapshot!(request["params"]["_meta"], @r#"
     {
       "io.modelcontextprotocol/clientCapabilities": {},
@@ -74,8 +71,7 @@ async fn a_call_to_a_server_of_the_new_generation_says_who_calls() {
 async fn the_trace_goes_on_in_the_metadata() {
     let (connection, mut script) = session(How::default()).await;
     let trace = TraceContext::parse("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", Some("a=b"));
-    let _called = start(&connection, ToolCall { trace, ..call() });
-    let request = script.expect("tools/call").await;
+    let (_called, request) = sent(&connection, &mut script, ToolCall { trace, ..call() }).await;
     assert_json_snapshot!(request["params"]["_meta"], @r#"
     {
       "traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
@@ -88,8 +84,7 @@ async fn the_trace_goes_on_in_the_metadata() {
 async fn progress_is_told_to_who_asked() {
     let (connection, mut script) = session(How::default()).await;
     let (sink, mut reports) = ProgressSink::new();
-    let called = start(&connection, ToolCall { progress: Some(sink), ..call() });
-    let request = script.expect("tools/call").await;
+    let (called, request) = sent(&connection, &mut script, ToolCall { progress: Some(sink), ..call() }).await;
     let token = &request["params"]["_meta"]["progressToken"];
     assert!(token.is_number(), "{request}");
     script.notify("notifications/progress", json!({ "progressToken": 4242, "progress": 9 }));
@@ -115,8 +110,7 @@ async fn a_cancelled_call_is_cancelled_at_the_server() {
     let (connection, mut script) = session(how.clone()).await;
     let cancelled = call();
     let token = cancelled.cancelled.clone();
-    let called = start(&connection, cancelled);
-    let request = script.expect("tools/call").await;
+    let (called, request) = sent(&connection, &mut script, cancelled).await;
     token.cancel();
     let error = called.await.unwrap().unwrap_err();
     assert_eq!((error.failure.cause, error.is_lost), (Cause::Cancelled, false));
@@ -128,8 +122,7 @@ async fn a_cancelled_call_is_cancelled_at_the_server() {
 async fn a_call_that_is_dropped_is_cancelled_at_the_server() {
     let how = How::default();
     let (connection, mut script) = session(how.clone()).await;
-    let called = start(&connection, call());
-    let request = script.expect("tools/call").await;
+    let (called, request) = sent(&connection, &mut script, call()).await;
     called.abort();
     told_of_cancellation(&mut script, &request).await;
     assert_eq!(how.seen.lines().last().unwrap(), "tools/call echo scripted 2025-06-18 cancelled");
@@ -140,16 +133,15 @@ async fn a_call_that_is_dropped_is_cancelled_at_the_server() {
 async fn a_passed_deadline_ends_the_call_here_and_there() {
     let how = How::default();
     let (connection, mut script) = session(how.clone()).await;
-    let called = start(&connection, ToolCall { deadline: Instant::now() + Duration::from_secs(5), ..call() });
-    let request = script.expect("tools/call").await;
-    let error = called.await.unwrap().unwrap_err();
+    let hasty = ToolCall { deadline: Instant::now() + Duration::from_secs(5), ..call() };
+    let (late, request) = sent(&connection, &mut script, hasty).await;
+    let error = late.await.unwrap().unwrap_err();
     assert_eq!((error.failure.cause, error.is_lost), (Cause::DeadlineExceeded, false));
     assert!(error.failure.message.starts_with("Tool 'echo' did not answer within "), "{}", error.failure.message);
     told_of_cancellation(&mut script, &request).await;
     assert_eq!(how.seen.lines().last().unwrap(), "tools/call echo scripted 2025-06-18 timeout");
     script.answer(&request, text("late"));
-    let next = start(&connection, call());
-    let request = script.expect("tools/call").await;
+    let (next, request) = sent(&connection, &mut script, call()).await;
     script.answer(&request, text("next"));
     assert_eq!(next.await.unwrap().unwrap(), ToolOutput::text("next"));
 }

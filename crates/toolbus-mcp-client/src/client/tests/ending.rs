@@ -1,4 +1,3 @@
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use insta::assert_snapshot;
@@ -6,19 +5,14 @@ use toolbus_core::failure::Cause;
 use toolbus_core::tool::ToolOutput;
 use toolbus_testing::patience::{at_most, eventually};
 
-use super::{How, call, session, stateless, text};
+use super::{How, call, sent, session, start, stateless, text};
 use crate::client::RequestError;
 
 #[tokio::test]
 async fn calls_fail_at_once_when_the_server_goes_away() {
     let how = How::default();
     let (connection, mut script) = session(how.clone()).await;
-    let calls: Vec<_> = (0..20)
-        .map(|_| {
-            let connection = Arc::clone(&connection);
-            tokio::spawn(async move { connection.call("echo", &call()).await })
-        })
-        .collect();
+    let calls: Vec<_> = (0..20).map(|_| start(&connection, call())).collect();
     for _ in 0..20 {
         script.expect("tools/call").await;
     }
@@ -46,9 +40,7 @@ async fn calls_fail_at_once_when_the_server_goes_away() {
 #[tokio::test]
 async fn an_answer_that_came_before_the_end_counts() {
     let (connection, mut script) = session(How::default()).await;
-    let calling = Arc::clone(&connection);
-    let called = tokio::spawn(async move { calling.call("echo", &call()).await });
-    let request = script.expect("tools/call").await;
+    let (called, request) = sent(&connection, &mut script, call()).await;
     script.answer(&request, text("last words"));
     drop(script);
     assert_eq!(called.await.unwrap().unwrap(), ToolOutput::text("last words"));
@@ -58,9 +50,7 @@ async fn an_answer_that_came_before_the_end_counts() {
 async fn a_connection_that_is_closed_fails_its_calls_and_ends_in_order() {
     let how = How::default();
     let (connection, mut script, _) = stateless(how.clone()).await;
-    let calling = Arc::clone(&connection);
-    let called = tokio::spawn(async move { calling.call("echo", &call()).await });
-    script.expect("tools/call").await;
+    let (called, _) = sent(&connection, &mut script, call()).await;
     connection.close().await;
     connection.close().await;
     assert!(script.say.is_closed(), "the transport was closed");

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use tokio::time::{Instant, timeout};
 use toolbus_testing::patience::eventually;
 
-use super::{How, Script, discovered, initialized, open, session, stateless, wire};
+use super::{How, Script, discovered, initialized, open, probed, session, stateless, wire};
 use crate::client::{RequestError, SessionMode};
 
 async fn finish(script: &mut Script, request: &Value) {
@@ -15,10 +15,8 @@ async fn finish(script: &mut Script, request: &Value) {
 
 #[tokio::test(start_paused = true)]
 async fn a_silent_server_of_the_old_generation_is_initialized_after_a_second() {
-    let (wire, mut script) = wire();
     let began = Instant::now();
-    let opened = open(wire, How::default());
-    script.expect("server/discover").await;
+    let (opened, mut script, _) = probed(How::default()).await;
     let request = script.expect("initialize").await;
     assert_eq!(began.elapsed().as_secs(), 1);
     finish(&mut script, &request).await;
@@ -27,10 +25,8 @@ async fn a_silent_server_of_the_old_generation_is_initialized_after_a_second() {
 
 #[tokio::test]
 async fn a_server_that_refuses_the_probe_is_initialized_at_once() {
-    let (wire, mut script) = wire();
     let how = How::default();
-    let opened = open(wire, how.clone());
-    let probe = script.expect("server/discover").await;
+    let (opened, mut script, probe) = probed(how.clone()).await;
     script.refuse(&probe, -32601, "Method not found");
     let mut request = script.expect("initialize").await;
     assert_json_snapshot!(request["params"].take(), @r#"
@@ -56,10 +52,8 @@ async fn a_server_that_refuses_the_probe_is_initialized_at_once() {
 
 #[tokio::test]
 async fn a_server_of_the_new_generation_is_not_initialized() {
-    let (wire, mut script) = wire();
     let how = How::default();
-    let opened = open(wire, how.clone());
-    let probe = script.expect("server/discover").await;
+    let (opened, script, probe) = probed(how.clone()).await;
     assert_json_snapshot!(probe, @r#"
     {
       "id": 0,
@@ -95,9 +89,7 @@ async fn a_remembered_generation_needs_no_probe() {
 #[tokio::test(start_paused = true)]
 async fn the_late_answer_to_the_probe_is_dropped() {
     for is_refused in [false, true] {
-        let (wire, mut script) = wire();
-        let opened = open(wire, How::default());
-        let probe = script.expect("server/discover").await;
+        let (opened, mut script, probe) = probed(How::default()).await;
         let request = script.expect("initialize").await;
         if is_refused {
             script.refuse(&probe, -32601, "Method not found");
@@ -111,9 +103,7 @@ async fn the_late_answer_to_the_probe_is_dropped() {
 
 #[tokio::test(start_paused = true)]
 async fn a_server_that_starts_slowly_and_dies_of_the_probe_is_to_be_asked_without() {
-    let (wire, mut script) = wire();
-    let opened = open(wire, How::default());
-    script.expect("server/discover").await;
+    let (opened, mut script, _) = probed(How::default()).await;
     script.expect("initialize").await;
     drop(script);
     assert_eq!(opened.await.unwrap().err().and_then(|error| error.next()), Some(SessionMode::Sessions));
@@ -121,9 +111,7 @@ async fn a_server_that_starts_slowly_and_dies_of_the_probe_is_to_be_asked_withou
 
 #[tokio::test(start_paused = true)]
 async fn a_server_of_the_new_generation_alone_that_starts_slowly_is_to_be_asked_as_such() {
-    let (wire, mut script) = wire();
-    let opened = open(wire, How::default());
-    let probe = script.expect("server/discover").await;
+    let (opened, mut script, probe) = probed(How::default()).await;
     let request = script.expect("initialize").await;
     script.answer(&probe, discovered());
     script.refuse(&request, -32601, "Method not found");
@@ -132,20 +120,16 @@ async fn a_server_of_the_new_generation_alone_that_starts_slowly_is_to_be_asked_
 
 #[tokio::test(start_paused = true)]
 async fn over_http_a_silent_server_is_to_be_asked_anew() {
-    let (wire, mut script) = wire();
-    let opened = open(wire, How { is_tcp: true, ..How::default() });
-    script.expect("server/discover").await;
+    let (opened, _script, _) = probed(How { is_tcp: true, ..How::default() }).await;
     let Err(RequestError::ProbeFailed(text)) = opened.await.unwrap() else { panic!("it was silent") };
     assert_snapshot!(text, @"the server kept silent for 1 s; `server/discover` was not answered");
 }
 
 #[tokio::test]
 async fn a_server_that_dies_of_the_probe_is_to_be_asked_without() {
-    let (wire, mut script) = wire();
     let how = How::default();
     how.failure.set("the server ended with exit code 1");
-    let opened = open(wire, how.clone());
-    script.expect("server/discover").await;
+    let (opened, script, _) = probed(how.clone()).await;
     drop(script);
     let Err(RequestError::ProbeFailed(text)) = opened.await.unwrap() else { panic!("it died") };
     assert_snapshot!(text, @"the server ended with exit code 1; `server/discover` was not answered");
@@ -183,9 +167,8 @@ async fn what_is_no_answer_to_the_handshake_is_told() {
 
 #[tokio::test]
 async fn a_remembered_generation_that_is_outdated_fails() {
-    let (wire, mut script) = wire();
-    let opened = open(wire, How { session_mode: Some(SessionMode::Stateless), ..How::default() });
-    let probe = script.expect("server/discover").await;
+    let how = How { session_mode: Some(SessionMode::Stateless), ..How::default() };
+    let (opened, script, probe) = probed(how).await;
     script.refuse(&probe, -32601, "Method not found");
     assert!(matches!(opened.await.unwrap(), Err(RequestError::Failed(_))));
 }
