@@ -18,6 +18,7 @@ use serde_json::{Value, json};
 use toolbus_core::Clock;
 use url::Url;
 
+use self::server::Server;
 use super::{HttpError, HttpOpenError, HttpTransport, Opener};
 use crate::spec::{Credential, Credentials, HttpKind, HttpSpec};
 
@@ -72,4 +73,20 @@ async fn begun(url: &Url) -> HttpTransport {
 async fn received(transport: &mut HttpTransport) -> Value {
     let message: ServerJsonRpcMessage = transport.receive().await.unwrap();
     serde_json::to_value(message).unwrap()
+}
+
+/// The message that comes next after a call.
+async fn called(transport: &mut HttpTransport, id: i64) -> Value {
+    transport.send(call(id)).await.unwrap();
+    received(transport).await
+}
+
+/// The message that a server sends first after the call 1.
+async fn answer_of(server: &Server) -> Value {
+    called(&mut begun(&server.url).await, 1).await
+}
+
+/// Why the call 1 fails before there is a message.
+async fn error_of(server: &Server) -> HttpError {
+    begun(&server.url).await.send(call(1)).await.unwrap_err()
 }

@@ -13,7 +13,7 @@ use toolbus_core::events::{Discard, McpClientEvents};
 use tracing::Span;
 
 use super::server::{Asked, Server, json_of, orderly, result_of, said, silent_after, status};
-use super::{begin, call, endpoint, opener, received};
+use super::{begin, called, endpoint, opener};
 use crate::process::Launcher;
 use crate::spec::{HttpKind, ServerSpec, TransportSpec};
 use crate::supervise::connect::Connector;
@@ -35,6 +35,14 @@ fn refusal_in_json(code: u16) -> Response {
     response
 }
 
+/// A server that answers by `before`, and by `after` once the flag is set.
+async fn replaced(before: fn(&Asked) -> Response, after: fn(&Asked) -> Response) -> (Server, Arc<AtomicBool>) {
+    let is_replaced = Arc::new(AtomicBool::new(false));
+    let replaced = Arc::clone(&is_replaced);
+    let answer = move |asked: &Asked| if replaced.load(Ordering::SeqCst) { after(asked) } else { before(asked) };
+    (Server::start(answer).await, is_replaced)
+}
+
 #[tokio::test]
 async fn a_server_that_takes_messages_at_its_url_speaks_streamable_http() {
     let table: [fn(&Asked) -> Response; 7] = [
@@ -47,14 +55,13 @@ async fn a_server_that_takes_messages_at_its_url_speaks_streamable_http() {
         |_| status(422, "expected initialize"),
     ];
     for answer in table {
-        let server = Server::start(move |asked| if asked.does("ping") { answer(asked) } else { orderly(asked) }).await;
+        let server = Server::answering("ping", answer).await;
         let opener = opener(&server.url, HttpKind::Detect, None);
         assert_eq!(opener.kind_name(), "http?");
         let mut transport = opener.open().await.unwrap();
         assert_eq!(opener.kind_name(), "http");
         begin(&mut transport).await.unwrap();
-        transport.send(call(1)).await.unwrap();
-        assert_eq!(received(&mut transport).await["result"], said("hello"));
+        assert_eq!(called(&mut transport, 1).await["result"], said("hello"));
         opener.open().await.unwrap();
         assert_eq!(server.count("ping"), 1, "what was found out is remembered");
     }
@@ -74,16 +81,10 @@ async fn a_server_that_does_not_is_asked_for_a_stream() {
 
 #[tokio::test]
 async fn a_server_that_is_replaced_by_one_that_speaks_the_other_is_found_out() {
-    let is_replaced = Arc::new(std::sync::atomic::AtomicBool::new(false));
-    let replaced = Arc::clone(&is_replaced);
-    let server = Server::start(move |asked| {
-        let is_replaced = replaced.load(std::sync::atomic::Ordering::SeqCst);
-        if is_replaced { orderly(asked) } else { only_sse(asked, 405) }
-    })
-    .await;
+    let (server, is_replaced) = replaced(|asked| only_sse(asked, 405), orderly).await;
     let opener = opener(&server.url, HttpKind::Detect, None);
     opener.open().await.unwrap();
-    is_replaced.store(true, std::sync::atomic::Ordering::SeqCst);
+    is_replaced.store(true, Ordering::SeqCst);
     assert!(opener.open().await.is_err());
     assert_eq!(opener.kind_name(), "http?");
     assert!(matches!(opener.open().await.unwrap(), HttpTransport::Streamable(_)));
@@ -91,13 +92,8 @@ async fn a_server_that_is_replaced_by_one_that_speaks_the_other_is_found_out() {
 
 #[tokio::test]
 async fn a_page_in_place_of_a_server_is_not_taken_for_one() {
-    let is_there = Arc::new(AtomicBool::new(false));
-    let there = Arc::clone(&is_there);
-    let server = Server::start(move |asked| match there.load(Ordering::SeqCst) {
-        true => only_sse(asked, 405),
-        false => ([("content-type", "text/html")], "<h1>Back soon</h1>").into_response(),
-    })
-    .await;
+    let page = |_: &Asked| ([("content-type", "text/html")], "<h1>Back soon</h1>").into_response();
+    let (server, is_there) = replaced(page, |asked| only_sse(asked, 405)).await;
     let opener = opener(&server.url, HttpKind::Detect, None);
     assert!(matches!(opener.open().await.unwrap(), HttpTransport::Streamable(_)));
     assert_eq!(opener.kind_name(), "http?");
@@ -107,13 +103,7 @@ async fn a_page_in_place_of_a_server_is_not_taken_for_one() {
 
 #[tokio::test]
 async fn what_was_found_out_is_forgotten_when_no_connection_comes_of_it() {
-    let is_replaced = Arc::new(AtomicBool::new(false));
-    let replaced = Arc::clone(&is_replaced);
-    let server = Server::start(move |asked| match replaced.load(Ordering::SeqCst) {
-        true => only_sse(asked, 405),
-        false => orderly(asked),
-    })
-    .await;
+    let (server, is_replaced) = replaced(orderly, |asked| only_sse(asked, 405)).await;
     let spec = ServerSpec::of_tests("remote", TransportSpec::Http(endpoint(&server.url, HttpKind::Detect)));
     let observer: Arc<dyn McpClientEvents> = Arc::new(Discard);
     let connector = Connector::new(&spec, None, &Launcher::of_tests(Duration::ZERO), &observer);

@@ -9,7 +9,7 @@ use tokio::net::TcpListener;
 use toolbus_core::failure::Cause;
 
 use super::server::{Server, orderly, redirect, status};
-use super::{begun, call, open};
+use super::{error_of, open};
 use crate::spec::HttpKind;
 use crate::transport::http::{HttpError, HttpOpenError, HttpTransport, classify};
 
@@ -87,12 +87,7 @@ async fn a_name_that_does_not_resolve_and_a_server_without_tls_are_failures_to_c
 
 /// The error of a call that the server answers with a status.
 async fn of_status(code: u16) -> HttpError {
-    let server = Server::start(move |asked| match asked.does("tools/call") {
-        true => status(code, "internal: hunter2"),
-        false => orderly(asked),
-    })
-    .await;
-    begun(&server.url).await.send(call(1)).await.unwrap_err()
+    error_of(&Server::answering("tools/call", move |_| status(code, "internal: hunter2")).await).await
 }
 
 #[tokio::test]

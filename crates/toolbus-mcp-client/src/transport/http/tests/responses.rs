@@ -1,11 +1,11 @@
 //! Responses of Streamable HTTP that are too much, too little or none.
 
+use std::fmt::Display;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use axum::body::{Body, Bytes};
-use axum::http::Method;
 use axum::response::{IntoResponse as _, Response};
 use futures_util::{StreamExt as _, stream};
 use rmcp::transport::Transport as _;
@@ -16,7 +16,7 @@ use toolbus_core::results::ResultBudget;
 use toolbus_testing::patience::eventually;
 
 use super::server::{Asked, Open, Server, endless, events, json_of, orderly, result_of, said, silent_after, status};
-use super::{begin, begun, call, cancel, open, opener, received};
+use super::{answer_of, begin, begun, call, called, cancel, error_of, open, opener, received};
 use crate::client::message;
 use crate::spec::HttpKind;
 use crate::transport::http::{HttpTransport, classify};
@@ -28,20 +28,22 @@ const LIMIT: usize = 16 * 1024 * 1024;
 
 /// A server that answers calls by `answer`, and everything else in order.
 async fn answering(answer: impl Fn(&Asked) -> Response + Send + Sync + 'static) -> Server {
-    Server::start(move |asked| if asked.does("tools/call") { answer(asked) } else { orderly(asked) }).await
+    Server::answering("tools/call", answer).await
+}
+
+/// The response with this result: to the call 1 by JSON, to others by an event.
+fn by_both_ways(asked: &Asked, result: &Value) -> Response {
+    let response = json!({ "jsonrpc": "2.0", "id": asked.id(), "result": result });
+    if asked.id() == 1 { json_of(&response) } else { events(format!("data: {response}\n\n")) }
 }
 
 #[tokio::test]
 async fn json_and_events_are_answers() {
-    let server = answering(|asked| {
-        let response = json!({ "jsonrpc": "2.0", "id": asked.id(), "result": said("by event") });
-        if asked.id() == 1 { result_of(asked, &said("by JSON")) } else { events(format!("data: {response}\n\n")) }
-    })
-    .await;
+    let server =
+        answering(|asked| by_both_ways(asked, &said(if asked.id() == 1 { "by JSON" } else { "by event" }))).await;
     let mut transport = begun(&server.url).await;
     for (id, text) in [(1, "by JSON"), (2, "by event")] {
-        transport.send(call(id)).await.unwrap();
-        assert_eq!(received(&mut transport).await["result"]["content"][0]["text"], text);
+        assert_eq!(called(&mut transport, id).await["result"]["content"][0]["text"], text);
     }
     let asked = server.asked().pop().unwrap();
     assert_eq!(asked.header("user-agent"), Some(concat!("toolbus/", env!("CARGO_PKG_VERSION"))));
@@ -91,14 +93,12 @@ async fn an_event_over_the_limit_fails_the_call_with_a_text_and_is_not_kept() {
     })
     .await;
     let mut transport = begun(&server.url).await;
-    transport.send(call(1)).await.unwrap();
-    let response = received(&mut transport).await;
+    let response = called(&mut transport, 1).await;
     let text = response["error"]["message"].as_str().unwrap();
     assert!(text.ends_with("sent an event of more than 16777216 bytes. Ask for less."), "{text}");
     let taken = sent.load(Ordering::Relaxed);
     assert!((LIMIT..LIMIT + SLACK).contains(&taken), "{taken}");
-    transport.send(call(2)).await.unwrap();
-    assert_eq!(received(&mut transport).await["result"], said("still here"));
+    assert_eq!(called(&mut transport, 2).await["result"], said("still here"));
 }
 
 #[tokio::test]
@@ -106,8 +106,7 @@ async fn a_json_body_over_the_limit_fails_the_call_and_is_not_kept() {
     let sent = Arc::new(AtomicUsize::new(0));
     let counter = Arc::clone(&sent);
     let server = answering(move |_| ([("content-type", "application/json")], endless("x", &counter)).into_response());
-    let server = server.await;
-    let error = begun(&server.url).await.send(call(1)).await.unwrap_err();
+    let error = error_of(&server.await).await;
     assert_eq!(classify(&error), Some(Cause::ResultTooLarge));
     assert!(error.to_string().ends_with("answered more than 16777216 bytes"), "{error}");
     let taken = sent.load(Ordering::Relaxed);
@@ -121,17 +120,12 @@ fn crowded() -> Value {
 
 #[tokio::test]
 async fn an_answer_of_too_many_values_fails_the_call_with_a_text() {
-    let server = answering(|asked| {
-        let response = json!({ "jsonrpc": "2.0", "id": asked.id(), "result": crowded() });
-        if asked.id() == 1 { json_of(&response) } else { events(format!("data: {response}\n\n")) }
-    })
-    .await;
+    let server = answering(|asked| by_both_ways(asked, &crowded())).await;
     let mut transport = begun(&server.url).await;
     let error = transport.send(call(1)).await.unwrap_err();
     assert_eq!(classify(&error), Some(Cause::ResultTooLarge));
     assert!(error.to_string().ends_with("answered more than 500000 values"), "{error}");
-    transport.send(call(2)).await.unwrap();
-    let response = received(&mut transport).await;
+    let response = called(&mut transport, 2).await;
     assert_eq!(response["id"], 2);
     assert_eq!(response["error"]["message"], "its server sent an event of more than 500000 values. Ask for less.");
 }
@@ -141,26 +135,25 @@ async fn an_event_of_too_many_values_is_left_out_of_the_stream_of_notifications(
     let note = json!({ "jsonrpc": "2.0", "method": "notifications/tools/list_changed" });
     let crowd = json!({ "jsonrpc": "2.0", "id": 1, "result": crowded() });
     let text = format!("data: {crowd}\n\ndata: {note}\n\n");
-    let server = Server::start(move |asked| match asked.method {
-        Method::GET => silent_after(&text, &Arc::default()),
-        _ => orderly(asked),
-    })
-    .await;
+    let server = Server::streaming(move |_| silent_after(&text, &Arc::default())).await;
     let mut transport = begun(&server.url).await;
     assert_eq!(received(&mut transport).await, note);
 }
 
-#[tokio::test]
-async fn an_answer_of_too_many_values_that_comes_by_a_resumed_stream_fails_the_call() {
-    let server = Server::start(|asked| match asked.header("last-event-id") {
-        Some(_) => events(format!("data: {}\n\n", json!({ "jsonrpc": "2.0", "id": 1, "result": crowded() }))),
+/// The response to a call whose stream ends and, once it is resumed, has this result.
+async fn resumed(result: impl Display) -> Value {
+    let text = format!("data: {{\"jsonrpc\":\"2.0\",\"id\":1,\"result\":{result}}}\n\n");
+    let server = Server::start(move |asked| match asked.header("last-event-id") {
+        Some(_) => events(text.clone()),
         None if asked.does("tools/call") => events("id: 1\nretry: 500\n\n"),
         None => orderly(asked),
-    })
-    .await;
-    let mut transport = begun(&server.url).await;
-    transport.send(call(1)).await.unwrap();
-    let response = received(&mut transport).await;
+    });
+    answer_of(&server.await).await
+}
+
+#[tokio::test]
+async fn an_answer_of_too_many_values_that_comes_by_a_resumed_stream_fails_the_call() {
+    let response = resumed(crowded()).await;
     assert_eq!(response["id"], 1);
     assert_eq!(response["error"]["message"], "its server sent an event of more than 500000 values. Ask for less.");
 }
@@ -174,8 +167,7 @@ async fn the_body_of_a_refusal_is_not_read_for_long() {
         *response.body_mut() = endless("x", &counter);
         response
     });
-    let server = server.await;
-    let error = begun(&server.url).await.send(call(1)).await.unwrap_err();
+    let error = error_of(&server.await).await;
     assert_eq!(error.status, Some(500));
     assert!(sent.load(Ordering::Relaxed) < SLACK);
 }
@@ -193,7 +185,7 @@ async fn an_answer_that_is_none_fails_the_call_at_once() {
     for (kind, body, expected) in table {
         let (kind, body) = (kind.to_owned(), body.to_owned());
         let server = answering(move |_| ([("content-type", kind.clone())], body.clone()).into_response()).await;
-        let error = begun(&server.url).await.send(call(1)).await.unwrap_err();
+        let error = error_of(&server).await;
         assert_eq!(classify(&error), Some(Cause::InvalidResult));
         assert!(error.to_string().ends_with(expected), "{error}");
     }
@@ -206,25 +198,18 @@ async fn events_that_are_no_messages_are_left_out() {
         events(format!(": comment\n\nnonsense\n\nevent: ping\ndata: x\n\ndata: {{half\n\ndata: {response}\n\n"))
     })
     .await;
-    let mut transport = begun(&server.url).await;
-    transport.send(call(1)).await.unwrap();
-    assert_eq!(received(&mut transport).await["result"], said("at last"));
+    assert_eq!(answer_of(&server).await["result"], said("at last"));
 }
 
 #[tokio::test]
 async fn a_handshake_goes_on_after_events_that_are_no_messages() {
-    let server = Server::start(|asked| {
-        if !asked.does("initialize") {
-            return orderly(asked);
-        }
+    let server = Server::answering("initialize", |asked| {
         let result = json!({ "protocolVersion": "2025-06-18", "capabilities": {}, "serverInfo": { "name": "a", "version": "1" } });
         let response = json!({ "jsonrpc": "2.0", "id": asked.id(), "result": result });
         events(format!("event: ping\ndata: x\n\ndata: {{half\n\ndata: {response}\n\n"))
     })
     .await;
-    let mut transport = begun(&server.url).await;
-    transport.send(call(1)).await.unwrap();
-    assert_eq!(received(&mut transport).await["result"], said("hello"));
+    assert_eq!(answer_of(&server).await["result"], said("hello"));
 }
 
 fn deep() -> String {
@@ -240,34 +225,21 @@ async fn an_event_that_cannot_be_read_is_an_answer_without_a_result() {
                 events(format!("{head}data: {{\"jsonrpc\":\"2.0\",\"id\":{},\"result\":{result}}}\n\n", asked.id()))
             })
             .await;
-            let mut transport = begun(&server.url).await;
-            transport.send(call(1)).await.unwrap();
-            assert_eq!(received(&mut transport).await, json!({ "jsonrpc": "2.0", "id": 1, "result": null }));
+            assert_eq!(answer_of(&server).await, json!({ "jsonrpc": "2.0", "id": 1, "result": null }));
         }
     }
 }
 
 #[tokio::test]
 async fn an_answer_that_cannot_be_read_comes_by_a_stream_that_was_resumed_as_well() {
-    let server = Server::start(|asked| match asked.header("last-event-id") {
-        Some(_) => events(format!("data: {{\"jsonrpc\":\"2.0\",\"id\":1,\"result\":{}}}\n\n", deep())),
-        None if asked.does("tools/call") => events("id: 1\nretry: 500\n\n"),
-        None => orderly(asked),
-    })
-    .await;
-    let mut transport = begun(&server.url).await;
-    transport.send(call(1)).await.unwrap();
-    assert_eq!(received(&mut transport).await, json!({ "jsonrpc": "2.0", "id": 1, "result": null }));
+    assert_eq!(resumed(deep()).await, json!({ "jsonrpc": "2.0", "id": 1, "result": null }));
 }
 
 #[tokio::test]
 async fn one_definition_in_an_event_that_is_nested_too_deep_does_not_hide_the_others() {
-    let server = Server::start(|asked| match asked.does("tools/list") {
-        true => {
-            let page = format!(r#"{{"tools":[{{"name":"bad","inputSchema":{}}},{{"name":"good"}}]}}"#, deep());
-            events(format!("data: {{\"jsonrpc\":\"2.0\",\"id\":{},\"result\":{page}}}\n\n", asked.id()))
-        }
-        false => orderly(asked),
+    let server = Server::answering("tools/list", |asked| {
+        let page = format!(r#"{{"tools":[{{"name":"bad","inputSchema":{}}},{{"name":"good"}}]}}"#, deep());
+        events(format!("data: {{\"jsonrpc\":\"2.0\",\"id\":{},\"result\":{page}}}\n\n", asked.id()))
     })
     .await;
     let mut transport = begun(&server.url).await;
@@ -279,10 +251,7 @@ async fn one_definition_in_an_event_that_is_nested_too_deep_does_not_hide_the_ot
 #[tokio::test]
 async fn a_stream_that_ends_without_the_answer_fails_the_call() {
     for text in ["", "data: {}\n\n", "data: half"] {
-        let server = answering(move |_| events(text)).await;
-        let mut transport = begun(&server.url).await;
-        transport.send(call(1)).await.unwrap();
-        let response = received(&mut transport).await;
+        let response = answer_of(&answering(move |_| events(text)).await).await;
         assert_eq!((&response["id"], &response["error"]["code"]), (&json!(1), &json!(-32603)), "{text}");
     }
 }
@@ -296,9 +265,7 @@ async fn the_error_of_a_refusal_is_passed_on_with_the_id_of_the_request() {
         response
     })
     .await;
-    let mut transport = begun(&server.url).await;
-    transport.send(call(7)).await.unwrap();
-    let response = received(&mut transport).await;
+    let response = called(&mut begun(&server.url).await, 7).await;
     assert_eq!(response, json!({ "jsonrpc": "2.0", "id": 7, "error": { "code": -32000, "message": "bad request" } }));
 }
 
@@ -313,29 +280,24 @@ async fn discovery_that_is_refused_with_a_status_is_answered_by_an_error() {
         super::message(json!({ "jsonrpc": "2.0", "id": 5, "method": "server/discover", "params": { "_meta": meta } }))
     };
     for code in [400, 404, 405, 422] {
-        let server = Server::start(move |asked| match asked.does("server/discover") {
-            true => status(code, "no"),
-            false => orderly(asked),
-        })
-        .await;
+        let server = Server::answering("server/discover", move |_| status(code, "no")).await;
         let mut transport = open(&server.url, HttpKind::Streamable).await.unwrap();
         transport.send(discover()).await.unwrap();
         let response = received(&mut transport).await;
         assert_eq!((&response["id"], &response["error"]["code"]), (&json!(5), &json!(-32600)), "{code}");
         begin(&mut transport).await.unwrap();
-        transport.send(call(6)).await.unwrap();
-        assert_eq!(received(&mut transport).await["result"], said("hello"));
+        assert_eq!(called(&mut transport, 6).await["result"], said("hello"));
     }
 }
 
-/// A server whose first call hangs, before or after the head of its response; the number of hanging responses.
-async fn hanging(has_head: bool) -> (Server, Arc<AtomicUsize>) {
+/// A server that hangs at some messages, before or after the head of its response; the number of hanging responses.
+async fn hanging(has_head: bool, hangs: fn(&Asked) -> bool) -> (Server, Arc<AtomicUsize>) {
     let open = Arc::new(AtomicUsize::new(0));
     let counter = Arc::clone(&open);
     let server = Server::slow(move |asked| {
         let counter = Arc::clone(&counter);
         Box::pin(async move {
-            if !asked.does("tools/call") || asked.id() != 1 {
+            if !hangs(&asked) {
                 return orderly(&asked);
             }
             if has_head {
@@ -348,6 +310,10 @@ async fn hanging(has_head: bool) -> (Server, Arc<AtomicUsize>) {
     (server.await, open)
 }
 
+fn is_first_call(asked: &Asked) -> bool {
+    asked.does("tools/call") && asked.id() == 1
+}
+
 async fn until(count: usize, open: &AtomicUsize) {
     eventually("the number of open answers", async || (open.load(Ordering::SeqCst) == count).then_some(())).await;
 }
@@ -355,12 +321,11 @@ async fn until(count: usize, open: &AtomicUsize) {
 #[tokio::test]
 async fn a_call_that_hangs_holds_up_no_other_and_ends_when_it_is_cancelled() {
     for has_head in [true, false] {
-        let (server, open) = hanging(has_head).await;
+        let (server, open) = hanging(has_head, is_first_call).await;
         let mut transport = begun(&server.url).await;
         let hanging = tokio::spawn(transport.send(call(1)));
         until(1, &open).await;
-        transport.send(call(2)).await.unwrap();
-        assert_eq!(received(&mut transport).await["id"], 2);
+        assert_eq!(called(&mut transport, 2).await["id"], 2);
         transport.send(cancel(1)).await.unwrap();
         until(0, &open).await;
         hanging.await.unwrap().unwrap();
@@ -370,7 +335,7 @@ async fn a_call_that_hangs_holds_up_no_other_and_ends_when_it_is_cancelled() {
 
 #[tokio::test]
 async fn a_request_whose_sender_is_gone_ends() {
-    let (server, open) = hanging(false).await;
+    let (server, open) = hanging(false, is_first_call).await;
     let mut transport = begun(&server.url).await;
     let hanging = tokio::spawn(transport.send(call(1)));
     until(1, &open).await;
@@ -382,19 +347,7 @@ async fn a_request_whose_sender_is_gone_ends() {
 async fn a_handshake_that_hangs_ends_with_the_connection() {
     for has_head in [true, false] {
         for is_dropped in [true, false] {
-            let open_responses = Arc::new(AtomicUsize::new(0));
-            let counter = Arc::clone(&open_responses);
-            let server = Server::slow(move |_| {
-                let counter = Arc::clone(&counter);
-                Box::pin(async move {
-                    if has_head {
-                        return silent_after(": wait\n\n", &counter);
-                    }
-                    let _open = Open::new(&counter);
-                    std::future::pending().await
-                })
-            });
-            let server = server.await;
+            let (server, open_responses) = hanging(has_head, |_| true).await;
             let mut transport = open(&server.url, HttpKind::Streamable).await.unwrap();
             let mut sending = tokio::spawn(transport.send(super::initialize()));
             until(1, &open_responses).await;
@@ -468,19 +421,14 @@ async fn a_hundred_calls_are_on_their_way_at_a_time() {
 #[tokio::test]
 async fn a_large_answer_is_read_where_results_have_room_for_it() {
     let text = "x".repeat(LIMIT + 1);
-    let server = answering(move |asked| {
-        let response = json!({ "jsonrpc": "2.0", "id": asked.id(), "result": said(&text) });
-        if asked.id() == 1 { result_of(asked, &said(&text)) } else { events(format!("data: {response}\n\n")) }
-    })
-    .await;
+    let server = answering(move |asked| by_both_ways(asked, &said(&text))).await;
     let budget = ResultBudget::new(32 << 20, 32 << 20);
     let opener = opener(&server.url, HttpKind::Streamable, None)
         .with_large(LargeMessages { results: Some(budget.clone()), ..LargeMessages::default() });
     let mut transport = opener.open().await.unwrap();
     begin(&mut transport).await.unwrap();
     for id in [1, 2] {
-        transport.send(call(id)).await.unwrap();
-        let response = received(&mut transport).await;
+        let response = called(&mut transport, id).await;
         assert_eq!(response["result"]["content"][0]["text"].as_str().map(str::len), Some(LIMIT + 1));
     }
     drop(transport);

@@ -69,6 +69,19 @@ impl Server {
         .await
     }
 
+    /// Answers messages of this method by `answer`, and everything else in order.
+    pub(super) async fn answering(
+        method: &'static str,
+        answer: impl Fn(&Asked) -> Response + Send + Sync + 'static,
+    ) -> Self {
+        Self::start(move |asked| if asked.does(method) { answer(asked) } else { orderly(asked) }).await
+    }
+
+    /// Answers who asks for a stream of notifications by `answer`, and everything else in order.
+    pub(super) async fn streaming(answer: impl Fn(&Asked) -> Response + Send + Sync + 'static) -> Self {
+        Self::start(move |asked| if asked.method == Method::GET { answer(asked) } else { orderly(asked) }).await
+    }
+
     /// Answers when it likes.
     pub(super) async fn slow(answer: impl Fn(Asked) -> BoxFuture<'static, Response> + Send + Sync + 'static) -> Self {
         let seen: Arc<Mutex<Vec<Asked>>> = Arc::default();
@@ -98,6 +111,11 @@ impl Server {
     /// Counts the requests with a message of this method.
     pub(super) fn count(&self, method: &str) -> usize {
         self.asked().iter().filter(|asked| asked.does(method)).count()
+    }
+
+    /// Counts the requests for a stream.
+    pub(super) fn streams(&self) -> usize {
+        self.asked().iter().filter(|asked| asked.method == Method::GET).count()
     }
 
     /// The first request that `is_it`.

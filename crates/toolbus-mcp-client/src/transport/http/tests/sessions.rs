@@ -10,20 +10,18 @@ use tokio::time::Instant;
 use toolbus_testing::patience::eventually;
 
 use super::server::{Server, events, json_of, orderly, said, silent_after, status};
-use super::{begun, call, open, received};
+use super::{answer_of, begun, called, error_of, open, received};
 use crate::spec::HttpKind;
 
 #[tokio::test]
 async fn a_session_that_the_server_forgot_is_opened_again_and_the_call_repeated() {
     let calls = AtomicUsize::new(0);
-    let server = Server::start(move |asked| {
-        let is_first = asked.does("tools/call") && calls.fetch_add(1, Ordering::SeqCst) == 0;
-        if is_first { status(404, "no such session") } else { orderly(asked) }
+    let server = Server::answering("tools/call", move |asked| match calls.fetch_add(1, Ordering::SeqCst) {
+        0 => status(404, "no such session"),
+        _ => orderly(asked),
     })
     .await;
-    let mut transport = begun(&server.url).await;
-    transport.send(call(1)).await.unwrap();
-    assert_eq!(received(&mut transport).await["result"], said("hello"));
+    assert_eq!(answer_of(&server).await["result"], said("hello"));
     assert_eq!([server.count("initialize"), server.count("tools/call")], [2, 2]);
 }
 
@@ -32,9 +30,8 @@ async fn a_server_that_forgot_a_session_may_say_so_in_words_alone() {
     let table = [(-32000, "Bad Request: No valid session ID provided", 2), (-32602, "session_id is not a number", 1)];
     for (code, message, sessions) in table {
         let calls = AtomicUsize::new(0);
-        let server = Server::start(move |asked| {
-            let is_first = asked.does("tools/call") && calls.fetch_add(1, Ordering::SeqCst) == 0;
-            if !is_first {
+        let server = Server::answering("tools/call", move |asked| {
+            if calls.fetch_add(1, Ordering::SeqCst) > 0 {
                 return orderly(asked);
             }
             let mut refusal = json_of(&json!({"jsonrpc": "2.0", "error": {"code": code, "message": message}}));
@@ -42,9 +39,7 @@ async fn a_server_that_forgot_a_session_may_say_so_in_words_alone() {
             refusal
         })
         .await;
-        let mut transport = begun(&server.url).await;
-        transport.send(call(1)).await.unwrap();
-        let response = received(&mut transport).await;
+        let response = answer_of(&server).await;
         assert_eq!(response["result"] == said("hello"), sessions == 2, "{response}");
         assert_eq!([server.count("initialize"), server.count("tools/call")], [sessions, sessions], "{message}");
     }
@@ -52,13 +47,8 @@ async fn a_server_that_forgot_a_session_may_say_so_in_words_alone() {
 
 #[tokio::test]
 async fn a_session_that_cannot_be_opened_again_fails_the_call() {
-    let server = Server::start(|asked| match asked.does("tools/call") {
-        true => status(404, "no such session"),
-        false => orderly(asked),
-    })
-    .await;
-    let error = begun(&server.url).await.send(call(1)).await.unwrap_err();
-    insta::assert_snapshot!(error, @"the MCP server no longer knows the session");
+    let server = Server::answering("tools/call", |_| status(404, "no such session")).await;
+    insta::assert_snapshot!(error_of(&server).await, @"the MCP server no longer knows the session");
 }
 
 #[tokio::test]
@@ -93,14 +83,8 @@ async fn an_unusable_name_of_a_session_is_refused() {
 async fn notifications_come_by_a_stream_of_their_own() {
     let open = Arc::new(AtomicUsize::new(0));
     let counter = Arc::clone(&open);
-    let server = Server::start(move |asked| {
-        let note = json!({ "jsonrpc": "2.0", "method": "notifications/tools/list_changed" });
-        match asked.method {
-            Method::GET => silent_after(&format!("data: {note}\n\n"), &counter),
-            _ => orderly(asked),
-        }
-    })
-    .await;
+    let note = json!({ "jsonrpc": "2.0", "method": "notifications/tools/list_changed" });
+    let server = Server::streaming(move |_| silent_after(&format!("data: {note}\n\n"), &counter)).await;
     let mut transport = begun(&server.url).await;
     assert_eq!(received(&mut transport).await["method"], "notifications/tools/list_changed");
     transport.close().await.unwrap();
@@ -110,30 +94,23 @@ async fn notifications_come_by_a_stream_of_their_own() {
 #[tokio::test]
 async fn a_stream_of_notifications_that_was_interrupted_counts_as_a_change() {
     let streams = AtomicUsize::new(0);
-    let server = Server::start(move |asked| match asked.method {
-        Method::GET if streams.fetch_add(1, Ordering::SeqCst) == 0 => events("retry: 500\n\n"),
-        Method::GET => silent_after(": wait\n\n", &Arc::default()),
-        _ => orderly(asked),
+    let server = Server::streaming(move |_| match streams.fetch_add(1, Ordering::SeqCst) {
+        0 => events("retry: 500\n\n"),
+        _ => silent_after(": wait\n\n", &Arc::default()),
     })
     .await;
     let mut transport = begun(&server.url).await;
     assert_eq!(received(&mut transport).await["method"], "notifications/tools/list_changed");
-    transport.send(call(1)).await.unwrap();
-    assert_eq!(received(&mut transport).await["result"], said("hello"), "it counts once");
+    assert_eq!(called(&mut transport, 1).await["result"], said("hello"), "it counts once");
 }
 
 #[tokio::test]
 async fn streams_that_soon_end_count_as_one_change_a_minute() {
-    let server = Server::start(|asked| match asked.method {
-        Method::GET => events("retry: 500\n\n"),
-        _ => orderly(asked),
-    })
-    .await;
+    let server = Server::streaming(|_| events("retry: 500\n\n")).await;
     let mut transport = begun(&server.url).await;
     assert_eq!(received(&mut transport).await["method"], "notifications/tools/list_changed");
-    let streams = || server.asked().iter().filter(|asked| asked.method == Method::GET).count();
-    let first = streams();
-    let many = eventually("further streams", async || (streams() >= first + 2).then_some(()));
+    let first = server.streams();
+    let many = eventually("further streams", async || (server.streams() >= first + 2).then_some(()));
     tokio::select! {
         biased;
         message = received(&mut transport) => panic!("{message}"),
@@ -144,34 +121,24 @@ async fn streams_that_soon_end_count_as_one_change_a_minute() {
 #[tokio::test]
 async fn a_server_without_a_stream_of_notifications_is_as_good() {
     for code in [400, 404, 405, 501] {
-        let server = Server::start(move |asked| match asked.method {
-            Method::GET => status(code, "no"),
-            _ => orderly(asked),
-        })
-        .await;
+        let server = Server::streaming(move |_| status(code, "no")).await;
         let mut transport = begun(&server.url).await;
         server.when_asked("the stream", |asked| asked.method == Method::GET).await;
-        transport.send(call(1)).await.unwrap();
-        assert_eq!(received(&mut transport).await["result"], said("hello"));
-        assert_eq!(server.asked().iter().filter(|asked| asked.method == Method::GET).count(), 1, "{code}");
+        assert_eq!(called(&mut transport, 1).await["result"], said("hello"));
+        assert_eq!(server.streams(), 1, "{code}");
     }
 }
 
 #[tokio::test]
 async fn a_stream_that_always_ends_is_not_asked_for_without_pause() {
-    let server = Server::start(|asked| match asked.method {
-        Method::GET => events("id: 1\nretry: 0\n\n"),
-        _ => orderly(asked),
-    })
-    .await;
+    let server = Server::streaming(|_| events("id: 1\nretry: 0\n\n")).await;
     let began = Instant::now();
     let mut transport = begun(&server.url).await;
     server.when_asked("the stream", |asked| asked.method == Method::GET).await;
     for id in 1..=50 {
-        transport.send(call(id)).await.unwrap();
-        received(&mut transport).await;
+        called(&mut transport, id).await;
     }
-    let streams = server.asked().iter().filter(|asked| asked.method == Method::GET).count();
+    let streams = server.streams();
     let most = 2 + usize::try_from(began.elapsed().as_millis() / 500).unwrap();
     assert!(streams <= most, "{streams} streams for 50 calls");
 }
