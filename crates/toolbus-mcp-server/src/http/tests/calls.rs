@@ -8,12 +8,8 @@ use super::fixture::{BOTH, Fixture, JSON, call, cancel, message};
 
 #[tokio::test(start_paused = true)]
 async fn an_id_is_used_once_at_a_time_and_again_afterwards() {
-    let world = Fixture::new();
-    let session = world.begin(&world.ana).await;
-    let message = call(1, "wait");
-    let first = world.ask(&world.ana, &session, &message);
-    tokio::pin!(first);
-    assert!(futures_util::poll!(&mut first).is_pending());
+    let (world, session) = Fixture::begun().await;
+    let first = world.waiting(&session).await;
     let refusal = world.ask(&world.ana, &session, &call(1, "echo")).await.refusal().await;
     insta::assert_snapshot!(refusal, @"200 1 -32600 A request of the id 1 is under way in this session. Use each id once.");
     world.backend.release.notify_one();
@@ -25,13 +21,9 @@ async fn an_id_is_used_once_at_a_time_and_again_afterwards() {
 
 #[tokio::test(start_paused = true)]
 async fn cancelling_before_after_and_twice_reaches_a_call_once_and_no_other() {
-    let world = Fixture::new();
-    let session = world.begin(&world.ana).await;
+    let (world, session) = Fixture::begun().await;
     assert_eq!(world.ask(&world.ana, &session, &cancel(1)).await.status.as_u16(), 202);
-    let message = call(1, "wait");
-    let waiting = world.ask(&world.ana, &session, &message);
-    tokio::pin!(waiting);
-    assert!(futures_util::poll!(&mut waiting).is_pending(), "what was cancelled before it began was another request");
+    let waiting = world.waiting(&session).await; // What was cancelled before it began was another request.
     for _ in 0..2 {
         assert_eq!(world.ask(&world.ana, &session, &cancel(1)).await.status.as_u16(), 202);
     }
@@ -50,10 +42,7 @@ async fn nobody_cancels_a_request_of_another_session_or_of_another_agent() {
     world.backend.has("bea", &["wait"]);
     let (session, second) = (world.begin(&world.ana).await, world.begin(&world.ana).await);
     let of_bea = world.begin(&world.bea).await;
-    let message = call(1, "wait");
-    let waiting = world.ask(&world.ana, &session, &message);
-    tokio::pin!(waiting);
-    assert!(futures_util::poll!(&mut waiting).is_pending());
+    let mut waiting = world.waiting(&session).await;
     assert_eq!(world.ask(&world.ana, &second, &cancel(1)).await.status.as_u16(), 202);
     assert_eq!(world.ask(&world.bea, &of_bea, &cancel(1)).await.status.as_u16(), 202);
     assert_eq!(world.ask(&world.bea, &session, &cancel(1)).await.status.as_u16(), 404);
@@ -70,12 +59,8 @@ async fn nobody_cancels_a_request_of_another_session_or_of_another_agent() {
 
 #[tokio::test(start_paused = true)]
 async fn a_text_is_another_id_than_a_number() {
-    let world = Fixture::new();
-    let session = world.begin(&world.ana).await;
-    let message = call(1, "wait");
-    let waiting = world.ask(&world.ana, &session, &message);
-    tokio::pin!(waiting);
-    assert!(futures_util::poll!(&mut waiting).is_pending());
+    let (world, session) = Fixture::begun().await;
+    let waiting = world.waiting(&session).await;
     let of_text = json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": "1"}});
     world.ask(&world.ana, &session, &of_text).await;
     world.backend.release.notify_one();
@@ -84,8 +69,7 @@ async fn a_text_is_another_id_than_a_number() {
 
 #[tokio::test(start_paused = true)]
 async fn an_answer_that_takes_long_comes_as_a_stream_that_shows_that_it_lives() {
-    let world = Fixture::new();
-    let session = world.begin(&world.ana).await;
+    let (world, session) = Fixture::begun().await;
     let begun = tokio::time::Instant::now();
     let mut reply = world.ask(&world.ana, &session, &call(1, "wait")).await;
     assert!(reply.is_stream());
@@ -101,8 +85,7 @@ async fn an_answer_that_takes_long_comes_as_a_stream_that_shows_that_it_lives() 
 
 #[tokio::test(start_paused = true)]
 async fn a_storm_of_progress_reaches_a_slow_reader_in_order_and_the_answer_comes_last() {
-    let world = Fixture::new();
-    let session = world.begin(&world.ana).await;
+    let (world, session) = Fixture::begun().await;
     let storm = message(1, "tools/call", json!({"name": "storm", "_meta": {"progressToken": "t"}}));
     let mut reply = world.ask(&world.ana, &session, &storm).await;
     let mut reports = Vec::new();
@@ -140,8 +123,7 @@ async fn a_report_that_comes_together_with_the_result_is_told_before_it() {
 
 #[tokio::test(start_paused = true)]
 async fn progress_is_told_to_nobody_who_did_not_ask_for_it_in_a_way_that_can_be_repeated() {
-    let world = Fixture::new();
-    let session = world.begin(&world.ana).await;
+    let (world, session) = Fixture::begun().await;
     for token in [json!(null), json!(1.5), json!({}), json!([1]), json!("x".repeat(300))] {
         let call = message(1, "tools/call", json!({"name": "echo", "_meta": {"progressToken": token}}));
         assert!(!world.ask(&world.ana, &session, &call).await.is_stream(), "{token}");
@@ -150,8 +132,7 @@ async fn progress_is_told_to_nobody_who_did_not_ask_for_it_in_a_way_that_can_be_
 
 #[tokio::test(start_paused = true)]
 async fn a_key_goes_with_its_call_and_one_that_cannot_be_used_is_refused() {
-    let world = Fixture::new();
-    let session = world.begin(&world.ana).await;
+    let (world, session) = Fixture::begun().await;
     let with = |meta: serde_json::Value| message(1, "tools/call", json!({"name": "echo", "_meta": meta}));
     for meta in [json!({"rb-idempotency-key": "order-7"}), json!({"rb-idempotency-key": null}), json!({}), json!(7)] {
         assert_eq!(world.ask(&world.ana, &session, &with(meta)).await.json().await["result"]["isError"], false);

@@ -31,8 +31,7 @@ async fn an_agent_neither_sees_nor_calls_the_tools_of_another() {
 
 #[tokio::test(start_paused = true)]
 async fn what_is_taken_away_in_the_midst_of_a_session_is_gone_at_once() {
-    let world = Fixture::new();
-    let session = world.begin(&world.ana).await;
+    let (world, session) = Fixture::begun().await;
     assert_eq!(world.ask(&world.ana, &session, &call(1, "echo")).await.json().await["result"]["isError"], false);
     world.backend.has("ana", &["wait"]);
     let refusal = world.ask(&world.ana, &session, &call(2, "echo")).await.refusal().await;
@@ -66,8 +65,7 @@ async fn a_list_that_changes_between_its_pages_repeats_and_omits_nothing_that_st
 
 #[tokio::test(start_paused = true)]
 async fn a_cursor_that_nobody_gave_is_refused_or_leads_nowhere_else() {
-    let world = Fixture::new();
-    let session = world.begin(&world.ana).await;
+    let (world, session) = Fixture::begun().await;
     for method in ["tools/list", "resources/list", "resources/templates/list"] {
         for cursor in [json!("!"), json!("a b"), json!("_w"), json!("\u{0}"), json!("=".repeat(10_000))] {
             let asked = message(1, method, json!({"cursor": cursor}));

@@ -212,6 +212,13 @@ impl Fixture {
         Self { backend, server, closing, ana: principal("ana", 1), bea: principal("bea", 2) }
     }
 
+    /// The same, and ana has begun a session.
+    pub(super) async fn begun() -> (Self, String) {
+        let world = Self::new();
+        let session = world.begin(&world.ana).await;
+        (world, session)
+    }
+
     /// Sends a body with exactly these headers.
     pub(super) async fn send(&self, principal: &Principal, headers: &[(&str, &str)], body: impl Into<Bytes>) -> Reply {
         let (server, principal) = (State(self.server.clone()), Extension(principal.clone()));
@@ -227,6 +234,13 @@ impl Fixture {
     /// Sends a message of a session.
     pub(super) async fn ask(&self, principal: &Principal, session: &str, message: &Value) -> Reply {
         self.post(principal, &[("mcp-session-id", session)], message).await
+    }
+
+    /// A call of `wait` by ana, of the id 1, which is under way.
+    pub(super) async fn waiting<'a>(&'a self, session: &'a str) -> Pin<Box<impl Future<Output = Reply> + 'a>> {
+        let mut waiting = Box::pin(async move { self.ask(&self.ana, session, &call(1, "wait")).await });
+        assert!(futures_util::poll!(&mut waiting).is_pending());
+        waiting
     }
 
     /// Sends a request of version 2026-07-28, as it should be.

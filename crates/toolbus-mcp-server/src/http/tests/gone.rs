@@ -9,8 +9,7 @@ use super::fixture::{Fixture, call, cancel, message};
 
 #[tokio::test(start_paused = true)]
 async fn in_a_session_a_call_outlives_its_connection_ends_once_and_leaves_its_id() {
-    let world = Fixture::new();
-    let session = world.begin(&world.ana).await;
+    let (world, session) = Fixture::begun().await;
     for after in [1, 10] {
         // Before and after the response became a stream.
         let message = call(1, "wait");
@@ -31,8 +30,7 @@ async fn in_a_session_a_call_outlives_its_connection_ends_once_and_leaves_its_id
 
 #[tokio::test(start_paused = true)]
 async fn a_call_whose_client_is_gone_can_still_be_cancelled() {
-    let world = Fixture::new();
-    let session = world.begin(&world.ana).await;
+    let (world, session) = Fixture::begun().await;
     let message = call(1, "wait");
     drop(tokio::time::timeout(Duration::from_secs(1), world.ask(&world.ana, &session, &message)).await);
     world.ask(&world.ana, &session, &cancel(1)).await;
@@ -65,8 +63,7 @@ async fn a_call_that_stands_alone_and_has_a_key_outlives_its_connection() {
 
 #[tokio::test(start_paused = true)]
 async fn a_token_that_is_withdrawn_ends_streams_at_once() {
-    let world = Fixture::new();
-    let session = world.begin(&world.ana).await;
+    let (world, session) = Fixture::begun().await;
     let mut news = world.get(&world.ana, &session).await;
     let mut response = world.ask(&world.ana, &session, &call(1, "wait")).await;
     let listen = json!({"notifications": {"toolsListChanged": true}});
@@ -102,8 +99,7 @@ async fn when_the_server_closes_streams_of_news_end_and_calls_in_hand_are_answer
 
 #[tokio::test(start_paused = true)]
 async fn a_client_that_never_reads_its_answer_holds_no_call_up() {
-    let world = Fixture::new();
-    let session = world.begin(&world.ana).await;
+    let (world, session) = Fixture::begun().await;
     let storm = message(1, "tools/call", json!({"name": "storm", "_meta": {"progressToken": 1}}));
     let _unread = world.ask(&world.ana, &session, &storm).await;
     eventually("the end of the call", async || (world.backend.log().len() == 2).then_some(())).await;

@@ -40,8 +40,7 @@ async fn the_body_must_be_said_to_be_json() {
 
 #[tokio::test(start_paused = true)]
 async fn a_version_that_is_not_spoken_is_refused_with_those_that_are() {
-    let world = Fixture::new();
-    let session = world.begin(&world.ana).await;
+    let (world, session) = Fixture::begun().await;
     let headers = [("mcp-session-id", &*session), ("mcp-protocol-version", "1999-01-01")];
     let body = world.post(&world.ana, &headers, &call(1, "echo")).await.json().await;
     assert_eq!(body["error"]["code"], -32022);
@@ -55,8 +54,7 @@ async fn a_version_that_is_not_spoken_is_refused_with_those_that_are() {
 
 #[tokio::test(start_paused = true)]
 async fn a_session_may_leave_its_version_out() {
-    let world = Fixture::new();
-    let session = world.begin(&world.ana).await;
+    let (world, session) = Fixture::begun().await;
     for version in [None, Some("2025-11-25"), Some("2025-06-18")] {
         let version = version.map(|version| ("mcp-protocol-version", version));
         let headers: Vec<_> = [("mcp-session-id", &*session)].into_iter().chain(version).collect();
@@ -134,8 +132,7 @@ async fn a_request_that_stands_alone_must_say_of_itself_what_there_is_to_be_said
 
 #[tokio::test(start_paused = true)]
 async fn methods_of_the_other_generation_are_not_there() {
-    let world = Fixture::new();
-    let session = world.begin(&world.ana).await;
+    let (world, session) = Fixture::begun().await;
     for method in ["server/discover", "subscriptions/listen"] {
         let refusal = world.ask(&world.ana, &session, &message(1, method, json!({"notifications": {}}))).await;
         let refusal = refusal.refusal().await;

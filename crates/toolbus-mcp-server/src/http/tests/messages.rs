@@ -7,8 +7,7 @@ use super::fixture::{BOTH, Fixture, JSON, MAX_BODY, call, cancel, hello, message
 
 /// Returns what a body gets in a session of ana's.
 async fn refused(body: impl Into<Bytes>) -> String {
-    let world = Fixture::new();
-    let session = world.begin(&world.ana).await;
+    let (world, session) = Fixture::begun().await;
     let refusal = world.send(&world.ana, &[JSON, BOTH, ("mcp-session-id", &session)], body).await.refusal().await;
     assert_eq!(world.backend.log(), [""; 0], "nothing ran");
     refusal
@@ -71,8 +70,7 @@ async fn an_error_repeats_only_a_little_of_what_it_is_about() {
         json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": long}}),
         json!({"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": {"cursor": long}}),
     ] {
-        let world = Fixture::new();
-        let session = world.begin(&world.ana).await;
+        let (world, session) = Fixture::begun().await;
         let text = world.ask(&world.ana, &session, &body).await.text().await;
         assert!(text.len() < 500 && text.contains(r#""error":{"code":-32"#), "{} bytes: {text:.500}", text.len());
     }
@@ -93,8 +91,7 @@ async fn ten_thousand_levels_neither_end_the_process_nor_reach_a_tool_as_paramet
 
 #[tokio::test(start_paused = true)]
 async fn a_name_that_is_empty_huge_or_no_text_is_refused_or_names_no_tool() {
-    let world = Fixture::new();
-    let session = world.begin(&world.ana).await;
+    let (world, session) = Fixture::begun().await;
     let mut told = String::new();
     for name in [json!(""), json!("a\u{0}\u{202e}b"), json!("x".repeat(1_025)), json!(7), json!(null)] {
         let message = message(1, "tools/call", json!({"name": name}));
@@ -115,8 +112,7 @@ async fn a_name_that_is_empty_huge_or_no_text_is_refused_or_names_no_tool() {
 
 #[tokio::test(start_paused = true)]
 async fn arguments_that_are_no_object_are_refused() {
-    let world = Fixture::new();
-    let session = world.begin(&world.ana).await;
+    let (world, session) = Fixture::begun().await;
     for arguments in [json!([1]), json!("{}"), json!(7), json!(true)] {
         let message = message(1, "tools/call", json!({"name": "echo", "arguments": arguments}));
         let refusal = world.ask(&world.ana, &session, &message).await.refusal().await;
@@ -130,8 +126,7 @@ async fn arguments_that_are_no_object_are_refused() {
 /// Ambiguous and deep ones are for the checks of arguments.
 #[tokio::test(start_paused = true)]
 async fn arguments_reach_the_backend_as_they_are_written() {
-    let world = Fixture::new();
-    let session = world.begin(&world.ana).await;
+    let (world, session) = Fixture::begun().await;
     let written = format!(r#"{{"id":"one", "id":"two","deep":{}1{}}}"#, "[".repeat(10_000), "]".repeat(10_000));
     let params = format!(r#"{{"name":"echo","arguments":{written}}}"#);
     let body = format!(r#"{{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{params}}}"#);
@@ -141,8 +136,7 @@ async fn arguments_reach_the_backend_as_they_are_written() {
 
 #[tokio::test(start_paused = true)]
 async fn what_is_no_request_is_taken_and_not_answered() {
-    let world = Fixture::new();
-    let session = world.begin(&world.ana).await;
+    let (world, session) = Fixture::begun().await;
     let response = json!({"jsonrpc": "2.0", "id": 1, "result": {}});
     let unknown = json!({"jsonrpc": "2.0", "method": "notifications/made_up", "params": {"a": 1}});
     let malformed = json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": {}}});
@@ -166,8 +160,7 @@ async fn a_handshake_without_a_version_is_refused_and_begins_no_session() {
 
 #[tokio::test(start_paused = true)]
 async fn ids_that_are_written_in_other_letters_are_the_same() {
-    let world = Fixture::new();
-    let session = world.begin(&world.ana).await;
+    let (world, session) = Fixture::begun().await;
     let raw = |id: &str| format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"tools/call","params":{{"name":"wait"}}}}"#);
     let headers = [JSON, BOTH, ("mcp-session-id", &*session)];
     let first = world.send(&world.ana, &headers, raw(r#""a/é""#));

@@ -11,8 +11,7 @@ use super::fixture::{Fixture, call};
 
 /// Returns what is seen of a failure, in a session.
 async fn seen(failure: ToolFailure) -> String {
-    let world = Fixture::new();
-    let session = world.begin(&world.ana).await;
+    let (world, session) = Fixture::begun().await;
     world.backend.script(Err(failure));
     let reply = world.ask(&world.ana, &session, &call(1, "scripted")).await;
     assert_eq!(reply.status.as_u16(), 200);
@@ -72,8 +71,7 @@ async fn a_failure_is_a_result_with_its_text_for_the_model() {
 
 #[tokio::test(start_paused = true)]
 async fn a_tool_that_an_agent_may_not_use_looks_like_one_that_there_is_not() {
-    let world = Fixture::new();
-    let session = world.begin(&world.ana).await;
+    let (world, session) = Fixture::begun().await;
     let absent = world.ask(&world.ana, &session, &call(1, "secret")).await.text().await;
     world.backend.has("bea", &["secret"]);
     let forbidden = world.ask(&world.ana, &session, &call(1, "secret")).await.text().await;

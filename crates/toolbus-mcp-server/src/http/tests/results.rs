@@ -11,8 +11,7 @@ use super::fixture::{Fixture, call, hello, message};
 
 /// The result of a call that ends with this output, in a session and to a client that has none.
 async fn both(output: ToolOutput) -> [Value; 2] {
-    let world = Fixture::new();
-    let session = world.begin(&world.ana).await;
+    let (world, session) = Fixture::begun().await;
     world.backend.script(Ok(output.clone()));
     let in_session = world.ask(&world.ana, &session, &call(1, "scripted")).await.json().await;
     world.backend.script(Ok(output));

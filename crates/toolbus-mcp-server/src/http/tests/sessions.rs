@@ -9,8 +9,7 @@ use crate::auth::{Principal, TokenId};
 
 #[tokio::test(start_paused = true)]
 async fn a_session_that_there_is_not_and_one_of_another_token_look_the_same() {
-    let world = Fixture::new();
-    let session = world.begin(&world.ana).await;
+    let (world, session) = Fixture::begun().await;
     let unknown = world.ask(&world.ana, "made-up", &call(1, "echo")).await.refusal().await;
     insta::assert_snapshot!(unknown, @"404 null -32600 There is no such session, or none of this token: it has ended, perhaps. Begin with `initialize`.");
     let of_other = world.ask(&world.bea, &session, &call(1, "echo")).await.refusal().await;
@@ -26,8 +25,7 @@ async fn a_session_that_there_is_not_and_one_of_another_token_look_the_same() {
 
 #[tokio::test(start_paused = true)]
 async fn an_id_in_other_letters_twice_or_empty_names_no_session() {
-    let world = Fixture::new();
-    let session = world.begin(&world.ana).await;
+    let (world, session) = Fixture::begun().await;
     let upper = session.to_uppercase();
     assert_ne!(upper, session, "an id without letters would show nothing");
     assert_eq!(world.ask(&world.ana, &upper, &call(1, "echo")).await.status.as_u16(), 404);
@@ -41,12 +39,8 @@ async fn an_id_in_other_letters_twice_or_empty_names_no_session() {
 
 #[tokio::test(start_paused = true)]
 async fn a_session_that_was_ended_is_gone_and_its_calls_are_cancelled() {
-    let world = Fixture::new();
-    let session = world.begin(&world.ana).await;
-    let message = call(1, "wait");
-    let waiting = world.ask(&world.ana, &session, &message);
-    tokio::pin!(waiting);
-    assert!(futures_util::poll!(&mut waiting).is_pending());
+    let (world, session) = Fixture::begun().await;
+    let waiting = world.waiting(&session).await;
     let mut stream = world.get(&world.ana, &session).await;
     assert_eq!(world.delete(&world.ana, &session).await.as_u16(), 204);
     assert_eq!(stream.event().await, None);
@@ -139,8 +133,7 @@ async fn sessions_whose_token_was_withdrawn_end_soon() {
 
 #[tokio::test(start_paused = true)]
 async fn a_session_has_so_many_requests_under_way_and_takes_more_once_one_has_ended() {
-    let world = Fixture::new();
-    let session = world.begin(&world.ana).await;
+    let (world, session) = Fixture::begun().await;
     let messages: Vec<_> = (0..512).map(|id| call(id, "wait")).collect();
     let mut waiting: Vec<_> =
         messages.iter().map(|message| Box::pin(world.ask(&world.ana, &session, message))).collect();

@@ -26,8 +26,7 @@ async fn list(world: &Fixture, session: &str) {
 
 #[tokio::test(start_paused = true)]
 async fn what_changes_is_told_once_for_each_burst() {
-    let world = Fixture::new();
-    let session = world.begin(&world.ana).await;
+    let (world, session) = Fixture::begun().await;
     list(&world, &session).await;
     let mut stream = world.get(&world.ana, &session).await;
     assert_eq!(soon(&mut stream).await, None);
@@ -44,8 +43,7 @@ async fn what_changes_is_told_once_for_each_burst() {
 
 #[tokio::test(start_paused = true)]
 async fn what_concerns_others_and_what_is_as_before_is_not_told() {
-    let world = Fixture::new();
-    let session = world.begin(&world.ana).await;
+    let (world, session) = Fixture::begun().await;
     let mut stream = world.get(&world.ana, &session).await;
     world.backend.has("bea", &["secret"]);
     world.backend.has("ana", &["wait", "storm", "scripted", "echo"]);
@@ -54,8 +52,7 @@ async fn what_concerns_others_and_what_is_as_before_is_not_told() {
 
 #[tokio::test(start_paused = true)]
 async fn what_changed_while_nobody_listened_is_told_to_who_listens_again() {
-    let world = Fixture::new();
-    let session = world.begin(&world.ana).await;
+    let (world, session) = Fixture::begun().await;
     list(&world, &session).await;
     world.backend.has("ana", &["echo"]);
     let mut stream = world.get(&world.ana, &session).await;
@@ -69,8 +66,7 @@ async fn what_changed_while_nobody_listened_is_told_to_who_listens_again() {
 
 #[tokio::test(start_paused = true)]
 async fn what_was_told_to_a_stream_that_broke_is_told_again() {
-    let world = Fixture::new();
-    let session = world.begin(&world.ana).await;
+    let (world, session) = Fixture::begun().await;
     list(&world, &session).await;
     let mut stream = world.get(&world.ana, &session).await;
     world.backend.has("ana", &["echo"]);
@@ -82,8 +78,7 @@ async fn what_was_told_to_a_stream_that_broke_is_told_again() {
 
 #[tokio::test(start_paused = true)]
 async fn a_client_that_never_listed_is_told_what_changed_since_it_first_listened() {
-    let world = Fixture::new();
-    let session = world.begin(&world.ana).await;
+    let (world, session) = Fixture::begun().await;
     drop(world.get(&world.ana, &session).await);
     world.backend.says("something new");
     let mut stream = world.get(&world.ana, &session).await;
@@ -93,8 +88,7 @@ async fn a_client_that_never_listed_is_told_what_changed_since_it_first_listened
 
 #[tokio::test(start_paused = true)]
 async fn a_stream_that_nobody_reads_keeps_nothing_of_ten_thousand_changes() {
-    let world = Fixture::new();
-    let session = world.begin(&world.ana).await;
+    let (world, session) = Fixture::begun().await;
     let mut stream = world.get(&world.ana, &session).await;
     for number in 0..10_000 {
         world.backend.has("ana", &["echo", &format!("new_{number}")]);
@@ -105,8 +99,7 @@ async fn a_stream_that_nobody_reads_keeps_nothing_of_ten_thousand_changes() {
 
 #[tokio::test(start_paused = true)]
 async fn the_second_stream_of_a_session_takes_the_place_of_the_first() {
-    let world = Fixture::new();
-    let session = world.begin(&world.ana).await;
+    let (world, session) = Fixture::begun().await;
     let mut first = world.get(&world.ana, &session).await;
     let mut second = world.get(&world.ana, &session).await;
     world.backend.has("ana", &["echo"]);
@@ -148,8 +141,7 @@ async fn a_stream_repeats_its_id_as_the_client_wrote_it() {
 
 #[tokio::test(start_paused = true)]
 async fn a_stream_must_be_accepted_and_is_of_a_session() {
-    let world = Fixture::new();
-    let session = world.begin(&world.ana).await;
+    let (world, session) = Fixture::begun().await;
     assert_eq!(world.get(&world.ana, "made-up").await.status.as_u16(), 404);
     let mut stream = world.get(&world.ana, &session).await;
     assert!(stream.is_stream());
