@@ -300,11 +300,12 @@ mod tests {
     #[test]
     fn whatever_is_no_message_is_refused_with_what_is_wrong() {
         insta::assert_snapshot!(read("[]"), @"- -32600 Batches are not taken: send one message at a time.");
+        insta::assert_snapshot!(read(r#" [{"jsonrpc":"2.0","id":1,"method":"ping"}]"#), @"- -32600 Batches are not taken: send one message at a time.");
         insta::assert_snapshot!(read("{"), @"- -32700 The message is no JSON: EOF while parsing an object at line 1 column 1.");
         insta::assert_snapshot!(read("7"), @"- -32600 The message is no JSON-RPC message: invalid type: integer `7`, expected an object at line 1 column 1.");
         insta::assert_snapshot!(read(r#"{"id":1,"method":"ping"}"#), @r#"1 -32600 The message has no member `jsonrpc` with the value "2.0"."#);
         insta::assert_snapshot!(read(r#"{"jsonrpc":"2.0","id":1}"#), @"1 -32600 The message has no member `method`.");
-        for id in ["null", "1.5", "{}", "true", &format!("{:?}", "x".repeat(300))] {
+        for id in ["null", "1.5", "1e3", "{}", "[1]", "true", &format!("{:?}", "x".repeat(300)), &"9".repeat(300)] {
             let text = format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"ping"}}"#);
             assert_eq!(
                 read(&text),
@@ -312,8 +313,15 @@ mod tests {
                 "{id}"
             );
         }
-        let twice = read(r#"{"jsonrpc":"2.0","id":1,"id":2,"method":"ping"}"#);
-        assert!(twice.starts_with("- -32600 "), "{twice}");
+        for twice in [
+            r#"{"jsonrpc":"2.0","id":1,"id":2,"method":"ping"}"#,
+            r#"{"jsonrpc":"2.0","id":1,"method":"ping","method":"tools/list"}"#,
+            r#"{"jsonrpc":"2.0","id":1,"method":"ping","params":{},"params":{"name":"x"}}"#,
+        ] {
+            let refusal = read(twice);
+            let text = "- -32600 The message is no JSON-RPC message: duplicate field `";
+            assert!(refusal.starts_with(text), "{refusal}");
+        }
     }
 
     #[test]

@@ -23,7 +23,8 @@ async fn an_id_is_used_once_at_a_time_and_again_afterwards() {
 async fn cancelling_before_after_and_twice_reaches_a_call_once_and_no_other() {
     let (world, session) = Fixture::begun().await;
     assert_eq!(world.ask(&world.ana, &session, &cancel(1)).await.status.as_u16(), 202);
-    let waiting = world.waiting(&session).await; // What was cancelled before it began was another request.
+    // What was cancelled before it began was another request.
+    let waiting = world.waiting(&session).await;
     for _ in 0..2 {
         assert_eq!(world.ask(&world.ana, &session, &cancel(1)).await.status.as_u16(), 202);
     }

@@ -29,35 +29,6 @@ async fn a_body_that_is_no_json_or_not_all_of_it_is_refused() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_batch_is_refused() {
-    insta::assert_snapshot!(refused(r#" [{"jsonrpc":"2.0","id":1,"method":"ping"}]"#).await, @"400 null -32600 Batches are not taken: send one message at a time.");
-}
-
-#[tokio::test(start_paused = true)]
-async fn members_that_are_there_twice_are_refused() {
-    for body in [
-        r#"{"jsonrpc":"2.0","id":1,"id":2,"method":"ping"}"#,
-        r#"{"jsonrpc":"2.0","id":1,"method":"ping","method":"tools/list"}"#,
-        r#"{"jsonrpc":"2.0","id":1,"method":"ping","params":{},"params":{"name":"x"}}"#,
-    ] {
-        let refusal = refused(body).await;
-        assert!(
-            refusal.starts_with("400 null -32600 The message is no JSON-RPC message: duplicate field `"),
-            "{refusal}"
-        );
-    }
-}
-
-#[tokio::test(start_paused = true)]
-async fn an_id_that_is_null_broken_or_too_long_is_refused() {
-    for id in ["null", "1.5", "1e3", "{}", "[1]", "true", &format!("{:?}", "x".repeat(300)), &"9".repeat(300)] {
-        let refusal = refused(format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"ping"}}"#)).await;
-        let text = "400 null -32600 The id of a request is a string or a whole number, of at most 256 bytes.";
-        assert_eq!(refusal, text, "{id}");
-    }
-}
-
-#[tokio::test(start_paused = true)]
 async fn an_error_repeats_only_a_little_of_what_it_is_about() {
     let long = "x".repeat(MAX_BODY / 2);
     for body in [
