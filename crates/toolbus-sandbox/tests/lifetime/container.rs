@@ -8,7 +8,7 @@ use tokio::io::AsyncWriteExt as _;
 use tokio::process::Command;
 
 use crate::fixture::{ended, helper, named};
-use crate::left::{Possessions, alone};
+use crate::left::leaves_nothing;
 
 const SYS_SETHOSTNAME: u32 = 170;
 const SYS_SECCOMP: u32 = 317;
@@ -34,8 +34,7 @@ async fn run(refused: u32, require: &str, milliseconds: u32, source: &str) -> (S
 
 #[test]
 fn where_a_new_proc_and_a_host_name_are_refused_scripts_run_at_full() {
-    alone(async {
-        let before = Possessions::now();
+    leaves_nothing("after attacks", async {
         let source = "import os\npid = os.fork()\nif pid == 0: os._exit(0)\nos.wait()\nprint(os.getpid() < 9)";
         let (printed, said) = run(SYS_SETHOSTNAME, "full", 60_000, source).await;
         assert_eq!(printed, "Exited(0)\nTrue\n", "{said}");
@@ -59,14 +58,12 @@ while True:
         let (printed, said) = run(SYS_SETHOSTNAME, "full", 1500, &named("atk-outer", bomb)).await;
         assert!(printed.starts_with("Stopped("), "{printed} {said}");
         ended("atk-outer").await;
-        before.are_back("after attacks").await;
     });
 }
 
 #[test]
 fn where_one_layer_is_refused_the_others_stay() {
-    alone(async {
-        let before = Possessions::now();
+    leaves_nothing("after both", async {
         let look = "import os\nprint(os.getpid() < 9, os.path.exists('/etc/passwd'))";
         let (printed, said) = run(SYS_SECCOMP, "limits-only", 60_000, look).await;
         assert_eq!(printed, "Exited(0)\nTrue False\n", "{said}");
@@ -74,20 +71,17 @@ fn where_one_layer_is_refused_the_others_stay() {
         let (printed, said) = run(SYS_FSOPEN, "limits-only", 60_000, look).await;
         assert_eq!(printed, "Exited(0)\nFalse True\n", "{said}");
         assert!(said.starts_with("no-namespaces: landlock, seccomp"), "{said}");
-        before.are_back("after both").await;
     });
 }
 
 #[test]
 fn a_profile_that_refuses_namespaces_is_named_as_the_cause() {
-    alone(async {
-        let before = Possessions::now();
+    leaves_nothing("after it", async {
         let (printed, said) = run(SYS_FSOPEN, "full", 60_000, "").await;
         assert_eq!(printed, "");
         assert!(
             said.contains("a seccomp profile is in force, as in containers: allow clone with namespaces"),
             "{said}"
         );
-        before.are_back("after it").await;
     });
 }

@@ -9,8 +9,8 @@ use toolbus_testing::patience::eventually;
 
 /// Possessions of a process that scripts could leave it.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Possessions {
-    pub(crate) processes: Vec<String>,
+struct Possessions {
+    processes: Vec<String>,
     folders: Vec<PathBuf>,
     cgroups: Vec<PathBuf>,
     descriptors: Vec<String>,
@@ -28,8 +28,17 @@ pub(crate) fn alone(test: impl Future<Output = ()>) {
     drop(guard);
 }
 
+/// The same for a test after which the process must have what it had before.
+pub(crate) fn leaves_nothing(when: &str, test: impl Future<Output = ()>) {
+    alone(async {
+        let before = Possessions::now();
+        test.await;
+        before.are_back(when).await;
+    });
+}
+
 impl Possessions {
-    pub(crate) fn now() -> Self {
+    fn now() -> Self {
         let descriptors = fs::read_dir("/proc/self/fd").unwrap().flatten();
         let mut descriptors: Vec<String> = descriptors
             .filter_map(|entry| fs::read_link(entry.path()).ok())
@@ -48,7 +57,7 @@ impl Possessions {
     }
 
     /// Waits until everything is again as it was.
-    pub(crate) async fn are_back(&self, when: &str) {
+    async fn are_back(&self, when: &str) {
         let is_back = async || (Self::now() == *self).then_some(());
         if tokio::time::timeout(std::time::Duration::from_secs(60), eventually(when, is_back)).await.is_err() {
             assert_eq!(Self::now(), *self, "{when}");

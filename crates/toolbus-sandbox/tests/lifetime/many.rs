@@ -9,7 +9,7 @@ use toolbus_scripts::runner::{Runner as _, Script};
 use toolbus_testing::patience::eventually;
 
 use crate::fixture::{brief, named, runner, script};
-use crate::left::{Possessions, alone, memory, work_folders};
+use crate::left::{leaves_nothing, memory, work_folders};
 
 const LEVELS: [Level; 2] = [Level::Full, Level::NoNamespaces];
 /// Memory that the daemon may have grown by: allocators keep some.
@@ -17,8 +17,7 @@ const GROWTH: u64 = 16 << 20;
 
 #[test]
 fn two_hundred_runs_leave_the_daemon_as_it_was() {
-    alone(async {
-        let before = Possessions::now();
+    leaves_nothing("after 200 runs", async {
         for level in LEVELS {
             let runner = runner(level, 2).await;
             let run = async |number: usize| {
@@ -32,14 +31,12 @@ fn two_hundred_runs_leave_the_daemon_as_it_was() {
             assert!(ended < begun + GROWTH, "{level}: from {begun} to {ended} bytes");
             runner.shutdown().await;
         }
-        before.are_back("after 200 runs").await;
     });
 }
 
 #[test]
 fn scripts_run_after_the_system_has_removed_temporary_folders() {
-    alone(async {
-        let before = Possessions::now();
+    leaves_nothing("after folders were removed", async {
         for level in LEVELS {
             for warm in [0, 1] {
                 let runner = runner(level, warm).await;
@@ -59,7 +56,6 @@ fn scripts_run_after_the_system_has_removed_temporary_folders() {
                 runner.shutdown().await;
             }
         }
-        before.are_back("after folders were removed").await;
     });
 }
 
@@ -95,8 +91,7 @@ fn attacks() -> Vec<Attack> {
 
 #[test]
 fn after_attacks_of_every_kind_nothing_is_left() {
-    alone(async {
-        let before = Possessions::now();
+    leaves_nothing("after all attacks", async {
         let mut begun = 0;
         for round in 0..2 {
             for level in LEVELS {
@@ -113,6 +108,5 @@ fn after_attacks_of_every_kind_nothing_is_left() {
         }
         let ended = memory();
         assert!(ended < begun + GROWTH, "from {begun} to {ended} bytes");
-        before.are_back("after all attacks").await;
     });
 }

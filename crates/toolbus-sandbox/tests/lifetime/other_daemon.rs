@@ -12,7 +12,7 @@ use toolbus_sandbox::Level;
 use toolbus_testing::patience::eventually;
 
 use crate::fixture::{has_cgroups, named};
-use crate::left::{Possessions, alone, cgroups, lineages};
+use crate::left::{cgroups, leaves_nothing, lineages};
 use crate::sudden::{daemon, give};
 
 /// Waits for a signal, and then uses its work folder.
@@ -39,8 +39,7 @@ fn a_daemon_that_another_does_not_see_keeps_its_folders() {
     if !geteuid().is_root() {
         return;
     }
-    alone(async {
-        let before = Possessions::now();
+    leaves_nothing("after both", async {
         let temporary = tempfile::tempdir().unwrap();
         let mut seen = daemon(Level::NoNamespaces, temporary.path());
         give(&mut seen, &named("atk-begins", WAITS)).await;
@@ -69,6 +68,5 @@ fn a_daemon_that_another_does_not_see_keeps_its_folders() {
         let bases = || fs::read_dir(temporary.path()).unwrap().flatten();
         let runs = || bases().flat_map(|base| fs::read_dir(base.path()).into_iter().flatten()).count();
         eventually("the removal of the folders of all runs", async || (runs() == 0).then_some(())).await;
-        before.are_back("after both").await;
     });
 }

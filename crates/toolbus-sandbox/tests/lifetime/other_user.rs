@@ -13,7 +13,7 @@ use toolbus_testing::other_user::as_nobody;
 use toolbus_testing::patience::eventually;
 
 use crate::fixture::{ended, helper, named};
-use crate::left::{Possessions, alone};
+use crate::left::{alone, leaves_nothing};
 
 /// A user that nobody is.
 const NOBODY: u32 = 65534;
@@ -172,8 +172,7 @@ os._exit(0)",
 
 #[test]
 fn a_daemon_that_is_not_root_keeps_the_same_attacks_in() {
-    alone(async {
-        let before = Possessions::now();
+    leaves_nothing("after all attacks", async {
         let home = Home::make();
         for (number, (source, time, [full, less])) in attacks(&home.secret()).into_iter().enumerate() {
             let (at_full, at_less) =
@@ -185,7 +184,6 @@ fn a_daemon_that_is_not_root_keeps_the_same_attacks_in() {
             ended("atk-nobody").await;
         }
         eventually("the removal of every folder of a run", async || home.runs().is_empty().then_some(())).await;
-        before.are_back("after all attacks").await;
     });
 }
 

@@ -10,7 +10,7 @@ use toolbus_scripts::runner::{Runner as _, Script};
 use toolbus_testing::patience::eventually;
 
 use crate::fixture::{named, runner, script, text};
-use crate::left::{Possessions, alone, lineages, parent};
+use crate::left::{leaves_nothing, lineages, parent};
 
 const LEVELS: [Level; 2] = [Level::Full, Level::NoNamespaces];
 /// Waits for a signal, and says whether it came.
@@ -39,8 +39,7 @@ async fn processes(name: &str) -> [Pid; 4] {
 
 #[test]
 fn a_spawner_that_is_killed_is_replaced_and_its_runs_go_on() {
-    alone(async {
-        let before = Possessions::now();
+    leaves_nothing("after spawners were killed", async {
         for level in LEVELS {
             let runner = runner(level, 0).await;
             let kill = async {
@@ -56,7 +55,6 @@ fn a_spawner_that_is_killed_is_replaced_and_its_runs_go_on() {
             assert_eq!(text(&finished.unwrap().outcome.stdout), "True\n", "{level}");
             runner.shutdown().await;
         }
-        before.are_back("after spawners were killed").await;
     });
 }
 
@@ -89,8 +87,7 @@ fn what_a_script_is_given_does_not_reach_the_spawner_or_the_next_script() {
     if !geteuid().is_root() {
         return;
     }
-    alone(async {
-        let before = Possessions::now();
+    leaves_nothing("after looking", async {
         for level in LEVELS {
             let runner = runner(level, 0).await;
             // In no binary: it is put together here.
@@ -128,6 +125,5 @@ fn what_a_script_is_given_does_not_reach_the_spawner_or_the_next_script() {
             }
             runner.shutdown().await;
         }
-        before.are_back("after looking").await;
     });
 }

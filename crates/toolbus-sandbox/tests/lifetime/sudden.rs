@@ -7,11 +7,12 @@ use rustix::process::{Signal, kill_process};
 use tokio::io::AsyncWriteExt as _;
 use tokio::process::Command;
 use toolbus_sandbox::{Ending, Level};
+use toolbus_scripts::runner::sandbox::SandboxRunner;
 use toolbus_scripts::runner::{Finished, RunFailure, Runner as _};
 use toolbus_testing::patience::eventually;
 
 use crate::fixture::{helper, living, named, runner, script, text};
-use crate::left::{Possessions, alone, lineages, work_folders};
+use crate::left::{leaves_nothing, lineages, work_folders};
 
 const LEVELS: [Level; 2] = [Level::Full, Level::NoNamespaces];
 /// Stays, with a child and a thread where it may have them.
@@ -27,8 +28,7 @@ time.sleep(600)
 
 #[test]
 fn a_run_that_is_dropped_ends_with_all_that_it_started() {
-    alone(async {
-        let before = Possessions::now();
+    leaves_nothing("after runs were dropped", async {
         for level in LEVELS {
             for warm in [0, 1] {
                 let runner = runner(level, warm).await;
@@ -43,14 +43,12 @@ fn a_run_that_is_dropped_ends_with_all_that_it_started() {
                 runner.shutdown().await;
             }
         }
-        before.are_back("after runs were dropped").await;
     });
 }
 
 #[test]
 fn a_daemon_that_is_killed_leaves_no_process_and_no_folder() {
-    alone(async {
-        let before = Possessions::now();
+    leaves_nothing("after daemons were killed", async {
         for level in LEVELS {
             let temporary = tempfile::tempdir().unwrap();
             let mut daemon = daemon(level, temporary.path());
@@ -72,7 +70,6 @@ fn a_daemon_that_is_killed_leaves_no_process_and_no_folder() {
             assert!(files().count() <= 1, "{level}");
             eventually("the removal of its folder", async || (runs() == 0).then_some(())).await;
         }
-        before.are_back("after daemons were killed").await;
     });
 }
 
@@ -92,8 +89,7 @@ time.sleep(600)
 
 #[test]
 fn a_thread_that_becomes_another_program_does_not_outlive_the_daemon() {
-    alone(async {
-        let before = Possessions::now();
+    leaves_nothing("after daemons were killed", async {
         for level in LEVELS {
             let temporary = tempfile::tempdir().unwrap();
             let mut daemon = daemon(level, temporary.path());
@@ -105,33 +101,22 @@ fn a_thread_that_becomes_another_program_does_not_outlive_the_daemon() {
             // By itself it would live for ten minutes.
             tokio::time::timeout(std::time::Duration::from_secs(60), end).await.expect("a second, and time to look");
         }
-        before.are_back("after daemons were killed").await;
     });
 }
 
 #[test]
 fn a_thread_that_becomes_another_program_does_not_outlive_those_that_watch_it() {
-    alone(async {
-        let before = Possessions::now();
+    leaves_nothing("after those that watch were killed", async {
         for level in LEVELS {
             // The init process, and the watchdog.
             for which in [1, 2] {
                 let runner = runner(level, 0).await;
-                let kill = async {
-                    let pids = eventually("the program", async || lineages("atk-watched").into_iter().next()).await;
-                    kill_process(pids[which], Signal::KILL).unwrap();
-                    std::future::pending::<()>().await;
-                };
-                let error = tokio::select! {
-                    result = runner.run(script(becomes("atk-watched"))) => result.unwrap_err(),
-                    () = kill => unreachable!(),
-                };
+                let error = killed(&runner, "atk-watched", which, &becomes("atk-watched")).await.unwrap_err();
                 assert_eq!(error.to_string(), "the sandbox's helper ended unexpectedly", "{level}");
                 eventually("its end", async || (living("atk-watched") == 0).then_some(())).await;
                 runner.shutdown().await;
             }
         }
-        before.are_back("after those that watch were killed").await;
     });
 }
 
@@ -145,18 +130,23 @@ pub(crate) async fn give(daemon: &mut tokio::process::Child, source: &str) {
     daemon.stdin.take().unwrap().write_all(source.as_bytes()).await.unwrap();
 }
 
-/// Kills the program or its keeper while a script runs.
-async fn kill_one(level: Level, which: usize) -> Result<Finished, RunFailure> {
-    let runner = runner(level, 0).await;
+/// Runs a script, and kills the program that it becomes by this name, or a process above that.
+async fn killed(runner: &SandboxRunner, name: &str, which: usize, source: &str) -> Result<Finished, RunFailure> {
     let kill = async {
-        let pids = eventually("the script", async || lineages("atk-killed").into_iter().next()).await;
+        let pids = eventually("the program", async || lineages(name).into_iter().next()).await;
         kill_process(pids[which], Signal::KILL).unwrap();
         std::future::pending::<()>().await;
     };
-    let result = tokio::select! {
-        result = runner.run(script(named("atk-killed", "time.sleep(600)"))) => result,
+    tokio::select! {
+        result = runner.run(script(source)) => result,
         () = kill => unreachable!(),
-    };
+    }
+}
+
+/// Kills the program or its keeper while a script runs.
+async fn kill_one(level: Level, which: usize) -> Result<Finished, RunFailure> {
+    let runner = runner(level, 0).await;
+    let result = killed(&runner, "atk-killed", which, &named("atk-killed", "time.sleep(600)")).await;
     eventually("the end of all", async || (living("atk-killed") == 0).then_some(())).await;
     let after = runner.run(script("print('after')")).await.unwrap();
     assert_eq!((after.outcome.ending, text(&after.outcome.stdout)), (Ending::Exited(0), "after\n".to_owned()));
@@ -169,24 +159,20 @@ async fn kill_one(level: Level, which: usize) -> Result<Finished, RunFailure> {
 
 #[test]
 fn a_keeper_that_is_killed_is_an_error_and_leaves_nothing() {
-    alone(async {
-        let before = Possessions::now();
+    leaves_nothing("after keepers were killed", async {
         for level in LEVELS {
             let error = kill_one(level, 1).await.unwrap_err();
             assert_eq!(error.to_string(), "the sandbox's helper ended unexpectedly", "{level}");
         }
-        before.are_back("after keepers were killed").await;
     });
 }
 
 #[test]
 fn a_script_that_is_killed_from_outside_is_told_as_that() {
-    alone(async {
-        let before = Possessions::now();
+    leaves_nothing("after scripts were killed", async {
         for level in LEVELS {
             let finished = kill_one(level, 0).await.unwrap();
             assert_eq!(finished.outcome.ending, Ending::Signalled(9), "{level}");
         }
-        before.are_back("after scripts were killed").await;
     });
 }
