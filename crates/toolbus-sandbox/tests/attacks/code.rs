@@ -7,7 +7,9 @@ use std::path::Path;
 use toolbus_sandbox::{Ending, Level};
 use toolbus_scripts::runner::Runner as _;
 
-use crate::fixture::{LEVELS, attack, is_root, printed, printed_unconfined, runner, runner_with, settings, stdout};
+use crate::fixture::{
+    LEVELS, assert_printed, attack, is_root, printed_unconfined, runner, runner_with, settings, stdout,
+};
 
 #[tokio::test]
 async fn a_program_that_the_script_wrote_is_not_executed() {
@@ -21,9 +23,7 @@ with open(os.open('text', os.O_CREAT | os.O_WRONLY, 0o755), 'w') as text:
     text.write('#!' + sys.executable + '\\nprint(1)')
 print(tried(lambda: os.execv('text', ['text'])))
 ";
-    for level in LEVELS {
-        assert_eq!(printed(level, "", source).await, "EACCES\n".repeat(4), "{level}");
-    }
+    assert_printed("", source, ["EACCES\nEACCES\nEACCES\nEACCES\n"; 2]).await;
 }
 
 #[tokio::test]
@@ -40,14 +40,8 @@ except OSError as error:
 with open('mine.so', 'rb') as file:
     print(tried(lambda: mmap.mmap(file.fileno(), 4096, mmap.MAP_PRIVATE, mmap.PROT_READ | mmap.PROT_EXEC).close()))
 ";
-    for level in LEVELS {
-        let expected = match level {
-            Level::Full => "failed to map segment from shared object\nEPERM\n",
-            // Landlock is asked when a program is executed, and not when a file is mapped.
-            _ => "loaded\ndone\n",
-        };
-        assert_eq!(printed(level, "", source).await, expected, "{level}");
-    }
+    // Landlock is asked when a program is executed, and not when a file is mapped.
+    assert_printed("", source, ["failed to map segment from shared object\nEPERM\n", "loaded\ndone\n"]).await;
 }
 
 #[tokio::test]
@@ -83,10 +77,8 @@ memfd_create, execveat, secret = map(int, given)
 print(call(memfd_create, b'mine', 0), call(secret, 0), call(execveat, 0, b'', None, None, 0x1000),
     call(execveat, -100, b'/usr/bin/env', None, None, 0))
 ";
-    for level in LEVELS {
-        let input = format!("{}\n{}\n{}", libc::SYS_memfd_create, libc::SYS_execveat, libc::SYS_memfd_secret);
-        assert_eq!(printed(level, &input, source).await, "EPERM EPERM EPERM EPERM\n", "{level}");
-    }
+    let input = format!("{}\n{}\n{}", libc::SYS_memfd_create, libc::SYS_execveat, libc::SYS_memfd_secret);
+    assert_printed(&input, source, ["EPERM EPERM EPERM EPERM\n"; 2]).await;
 }
 
 /// `int 0x80` calls the kernel by the numbers of a 32-bit program, which the filter's list does not mean.
@@ -109,9 +101,7 @@ print(ctypes.CFUNCTYPE(ctypes.c_long)(ctypes.addressof(ctypes.c_char.from_buffer
         );
     }
     let x32 = "print([number for number in range(600) if call(0x40000000 + number, -1, -1, -1) != 'EPERM'])";
-    for level in LEVELS {
-        assert_eq!(printed(level, "", x32).await, "[]\n", "{level}");
-    }
+    assert_printed("", x32, ["[]\n"; 2]).await;
 }
 
 #[tokio::test]
@@ -190,8 +180,6 @@ print(tried(lambda: open('closed')))
     let input = calls.map(|call| call.to_string()).join("\n");
     let unconfined = printed_unconfined(&input, source).await;
     assert!(unconfined.ends_with("EACCES\n") != is_root(), "{unconfined}");
-    for level in LEVELS {
-        let expected = "EPERM EPERM EPERM EPERM EPERM\nEPERM EPERM EPERM EPERM\nEACCES\n";
-        assert_eq!(printed(level, &input, source).await, expected, "{level}");
-    }
+    let expected = "EPERM EPERM EPERM EPERM EPERM\nEPERM EPERM EPERM EPERM\nEACCES\n";
+    assert_printed(&input, source, [expected; 2]).await;
 }

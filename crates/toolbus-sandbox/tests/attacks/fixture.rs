@@ -1,19 +1,22 @@
 //! Runners, scripts, and things that a script should not reach.
 
+#[path = "../shared/runners.rs"]
+mod runners;
+
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use tokio::sync::OnceCell;
 use toolbus_core::Clock;
 use toolbus_sandbox::{Ending, Level, Limits, Sandbox};
-use toolbus_scripts::config::{PoolConfig, PoolMode};
-use toolbus_scripts::interpreter::Interpreter;
+use toolbus_scripts::config::PoolConfig;
 use toolbus_scripts::runner::local::LocalRunner;
 use toolbus_scripts::runner::sandbox::{SandboxRunner, SandboxSettings};
-use toolbus_scripts::runner::{Finished, Runner as _, Script, StartKind};
-use toolbus_testing::patience::eventually;
+use toolbus_scripts::runner::{Finished, Runner as _, Script};
+
+pub(crate) use self::runners::{helper, interpreter};
+use self::runners::{mode, start};
 
 /// The levels that are attacked.
 pub(crate) const LEVELS: [Level; 2] = [Level::Full, Level::NoNamespaces];
@@ -32,12 +35,6 @@ pub(crate) const LIMITS: Limits = Limits {
     artifacts: MIB,
 };
 
-/// The Python that every user can read.
-pub(crate) async fn interpreter() -> Interpreter {
-    static FOUND: OnceCell<Interpreter> = OnceCell::const_new();
-    FOUND.get_or_init(async || Interpreter::find("/usr/bin/python3").await.unwrap()).await.clone()
-}
-
 /// Settings of a runner at exactly this level, with nothing that waits.
 pub(crate) async fn settings(level: Level) -> SandboxSettings {
     SandboxSettings {
@@ -49,38 +46,15 @@ pub(crate) async fn settings(level: Level) -> SandboxSettings {
     }
 }
 
-/// The program that confines, which cargo builds beside the tests.
-pub(crate) fn helper() -> PathBuf {
-    let tests = std::env::current_exe().unwrap();
-    let helper = tests.ancestors().nth(2).unwrap().join("examples/sandbox_helper");
-    assert!(helper.exists(), "build {} first: cargo build -p toolbus-sandbox --examples", helper.display());
-    helper
-}
-
 /// Whether this process may become other users.
 pub(crate) fn is_root() -> bool {
     fs::metadata("/proc/self").is_ok_and(|own| own.uid() == 0)
 }
 
-/// Start mode of interpreters: the tests are run once more, as another program, with forked ones.
-pub(crate) fn mode() -> PoolMode {
-    if env!("CARGO_CRATE_NAME").ends_with("_forked") { PoolMode::Fork } else { PoolMode::Spawn }
-}
-
 /// A runner with these settings. Where it forks interpreters, they wait.
 pub(crate) async fn runner_with(settings: SandboxSettings) -> SandboxRunner {
-    let forks = settings.pool.mode == PoolMode::Fork && settings.strongest == Level::Full;
     let sandbox = Sandbox::with_helper(helper(), settings.strongest).unwrap();
-    let runner = SandboxRunner::start(settings, sandbox).await.unwrap();
-    if forks {
-        // Makes an interpreter that forks for those that follow.
-        runner.run(script("")).await.unwrap();
-        // A fork may be lost on a busy machine; the script then gets an interpreter of its own.
-        let is_forked =
-            async || runner.status().warm > 0 && runner.run(script("")).await.unwrap().start == StartKind::Forked;
-        eventually("a script in a forked interpreter", async || is_forked().await.then_some(())).await;
-    }
-    runner
+    start(settings, sandbox, || script("")).await
 }
 
 /// A runner at exactly this level, with nothing that waits.
@@ -113,6 +87,13 @@ pub(crate) fn attack(input: &str, source: &str) -> Script {
 /// Output of an attack at a level. It must end by itself, well.
 pub(crate) async fn printed(level: Level, input: &str, source: &str) -> String {
     stdout(&runner(level).await.run(attack(input, source)).await.unwrap())
+}
+
+/// Asserts that an attack prints this at `full` and at `no-namespaces`, and ends well.
+pub(crate) async fn assert_printed(input: &str, source: &str, expected: [&str; 2]) {
+    for (level, expected) in LEVELS.into_iter().zip(expected) {
+        assert_eq!(printed(level, input, source).await, expected, "{level}");
+    }
 }
 
 /// Output of an attack without a sandbox.

@@ -1,17 +1,21 @@
 //! The sandbox runner at both levels, with limits that a test reaches soon.
 
+#[path = "../shared/runners.rs"]
+mod runners;
+
 use std::fs;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use tokio::sync::OnceCell;
 use toolbus_core::Clock;
 use toolbus_sandbox::{Ending, Level, Limits, Outcome, Sandbox, Stream};
 use toolbus_scripts::config::{PoolConfig, PoolMode};
-use toolbus_scripts::interpreter::Interpreter;
 use toolbus_scripts::runner::sandbox::{SandboxRunner, SandboxSettings};
 use toolbus_scripts::runner::{Runner as _, Script, StartKind};
 use toolbus_testing::patience::eventually;
+
+pub(crate) use self::runners::helper;
+use self::runners::{interpreter, mode, start};
 
 const MIB: u64 = 1024 * 1024;
 
@@ -26,20 +30,6 @@ pub(crate) const LIMITS: Limits = Limits {
     output: 64 * 1024,
     artifacts: MIB,
 };
-
-/// The interpreter of the machine: also other users may read it.
-pub(crate) async fn interpreter() -> Interpreter {
-    static FOUND: OnceCell<Interpreter> = OnceCell::const_new();
-    FOUND.get_or_init(async || Interpreter::find("/usr/bin/python3").await.unwrap()).await.clone()
-}
-
-/// The program that confines, which cargo builds beside the tests.
-pub(crate) fn helper() -> PathBuf {
-    let tests = std::env::current_exe().unwrap();
-    let helper = tests.ancestors().nth(2).unwrap().join("examples/sandbox_helper");
-    assert!(helper.exists(), "build {} first: cargo build -p toolbus-sandbox --examples", helper.display());
-    helper
-}
 
 /// A runner at exactly this level, with as many interpreters waiting.
 pub(crate) async fn runner(level: Level, warm: usize) -> SandboxRunner {
@@ -60,22 +50,7 @@ async fn runner_in(sandbox: Sandbox, warm: usize) -> SandboxRunner {
             imports: vec!["json".to_owned()],
         },
     };
-    let forks = settings.pool.mode == PoolMode::Fork && level == Level::Full;
-    let runner = SandboxRunner::start(settings, sandbox).await.unwrap();
-    if forks {
-        // Makes an interpreter that forks for those that follow.
-        runner.run(script("")).await.unwrap();
-        // A fork may be lost on a busy machine; the script then gets an interpreter of its own.
-        let is_forked =
-            async || runner.status().warm > warm && runner.run(script("")).await.unwrap().start == StartKind::Forked;
-        eventually("a script in a forked interpreter", async || is_forked().await.then_some(())).await;
-    }
-    runner
-}
-
-/// Start mode of interpreters: the tests are run once more, as another program, with forked ones.
-pub(crate) fn mode() -> PoolMode {
-    if env!("CARGO_CRATE_NAME").ends_with("_forked") { PoolMode::Fork } else { PoolMode::Spawn }
+    start(settings, sandbox, || script("")).await
 }
 
 /// A script with more time than it should need.
@@ -129,8 +104,7 @@ pub(crate) fn has_cgroups() -> bool {
 pub(crate) async fn warm(script: Script) -> [Outcome; 2] {
     let one = async |level, script| {
         let runner = runner(level, 1).await;
-        toolbus_testing::patience::eventually("a warm interpreter", async || (runner.status().warm == 1).then_some(()))
-            .await;
+        eventually("a warm interpreter", async || (runner.status().warm == 1).then_some(())).await;
         let finished = runner.run(script).await.unwrap();
         assert_eq!(finished.start, StartKind::Warm, "{level}");
         finished.outcome

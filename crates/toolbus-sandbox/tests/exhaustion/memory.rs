@@ -39,6 +39,13 @@ while True:
     both(script(source)).await.iter().for_each(assert_stopped);
 }
 
+/// Asserts that memory counts with cgroups and without.
+async fn assert_counted(source: &str) {
+    for outcome in both(script(source)).await.into_iter().chain(without_cgroups(script(source)).await) {
+        assert_eq!(outcome.ending, Ending::Stopped(Stop::Memory), "{outcome:?}");
+    }
+}
+
 /// Asserts that memory which no process shows is counted by cgroups, and cannot be had without them.
 async fn assert_counted_or_refused(source: &str) {
     if has_cgroups() {
@@ -116,9 +123,7 @@ for number in range(60000):
     ctypes.string_at(at, 1)
 time.sleep(600)
 ";
-    for outcome in both(script(source)).await.into_iter().chain(without_cgroups(script(source)).await) {
-        assert_eq!(outcome.ending, Ending::Stopped(Stop::Memory), "{outcome:?}");
-    }
+    assert_counted(source).await;
 }
 
 #[tokio::test]
@@ -168,9 +173,7 @@ def grow():
 threading.Thread(target=grow).start()
 ctypes.CDLL(None).syscall(60, 0)
 ";
-    for outcome in both(script(source)).await.into_iter().chain(without_cgroups(script(source)).await) {
-        assert_eq!(outcome.ending, Ending::Stopped(Stop::Memory), "{outcome:?}");
-    }
+    assert_counted(source).await;
 }
 
 #[tokio::test]
@@ -233,9 +236,7 @@ files = [open(str(number), 'w') for number in range(40)]
 for at in range(0, 200000, 2):
     fcntl.lockf(files[at // 2 % 40], fcntl.LOCK_EX, 1, at)
 ";
-    for outcome in both(script(source)).await.into_iter().chain(without_cgroups(script(source)).await) {
-        assert_eq!(outcome.ending, Ending::Stopped(Stop::Memory), "{outcome:?}");
-    }
+    assert_counted(source).await;
 }
 
 #[tokio::test]

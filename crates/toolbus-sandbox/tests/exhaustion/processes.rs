@@ -48,23 +48,11 @@ if os.fork() == 0:
             os._exit(0)
 time.sleep(600)
 ";
-    let Outcomes { full, less } =
-        Outcomes::of(Script { cpu: Duration::from_secs(2), ..brief(named("atk-chain", source), 3000) }).await;
-    assert!(matches!(full, Ending::Stopped(Stop::Time | Stop::Cpu)), "{full:?}");
-    assert_eq!(less, Ending::Exited(1));
+    let chain = Script { cpu: Duration::from_secs(2), ..brief(named("atk-chain", source), 3000) };
+    let [full, less] = both(chain).await;
+    assert!(matches!(full.ending, Ending::Stopped(Stop::Time | Stop::Cpu)), "{full:?}");
+    assert_eq!(less.ending, Ending::Exited(1));
     ended("atk-chain").await;
-}
-
-struct Outcomes {
-    full: Ending,
-    less: Ending,
-}
-
-impl Outcomes {
-    async fn of(script: Script) -> Self {
-        let [full, less] = both(script).await;
-        Self { full: full.ending, less: less.ending }
-    }
 }
 
 #[tokio::test]
