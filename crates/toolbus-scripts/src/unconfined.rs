@@ -227,19 +227,19 @@ mod tests {
     use super::*;
 
     struct Shell {
-        script: &'static str,
+        script: String,
         stdin: Bytes,
         time: Duration,
         output: u64,
     }
 
-    fn sh(script: &'static str) -> Shell {
-        Shell { script, stdin: Bytes::new(), time: Duration::from_secs(60), output: 1024 }
+    fn sh(script: impl Into<String>) -> Shell {
+        Shell { script: script.into(), stdin: Bytes::new(), time: Duration::from_secs(60), output: 1024 }
     }
 
     impl Shell {
         async fn run(self) -> Outcome {
-            let args = ["-c".to_owned(), self.script.to_owned()];
+            let args = ["-c".to_owned(), self.script];
             let env = BTreeMap::from([("PATH".into(), "/usr/bin:/bin".into())]);
             let (program, cwd) = (Path::new("/bin/sh"), Some(Path::new("/")));
             let (stdin, time, output) = (self.stdin, self.time, self.output);
@@ -323,20 +323,9 @@ mod tests {
     async fn dropping_a_run_ends_the_program_and_its_group() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("pids");
-        let args =
-            ["-c".to_owned(), format!("sleep 1000 & echo $$ $! > {0}.new; mv {0}.new {0}; wait", file.display())];
-        let (env, time) = (BTreeMap::from([("PATH".into(), "/usr/bin:/bin".into())]), Duration::from_secs(1000));
-        let program = Path::new("/bin/sh");
-        let mut running = Box::pin(run(UnconfinedRun {
-            program,
-            args: &args,
-            env: &env,
-            cwd: None,
-            stdin: Bytes::new(),
-            time,
-            output: 9,
-            watcher: None,
-        }));
+        let mut shell = sh(format!("sleep 1000 & echo $$ $! > {0}.new; mv {0}.new {0}; wait", file.display()));
+        shell.time = Duration::from_secs(1000);
+        let mut running = Box::pin(shell.run());
         let pids = tokio::select! {
             _ = &mut running => panic!("it ends by itself"),
             pids = eventually("the numbers of the processes", async || fs::read_to_string(&file).ok()) => pids,

@@ -7,15 +7,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use tokio_util::sync::CancellationToken;
 use toolbus_config::HumanDuration;
-use toolbus_core::Clock;
 use toolbus_core::failure::{Cause, ToolFailure};
 use toolbus_core::progress::ProgressSink;
 use toolbus_core::tool::{Effect, ToolCall, ToolOutput};
 use toolbus_testing::patience::PATIENCE;
 
 use super::*;
+use crate::testing;
 
 /// Longer than any call here.
 const LONG: HumanDuration = HumanDuration::from_secs(3600);
@@ -56,22 +55,7 @@ async fn run_reporting(
     time: Duration,
     progress: Option<ProgressSink>,
 ) -> Result<ToolOutput, ToolFailure> {
-    let Value::Object(arguments) = arguments else { panic!("arguments are an object") };
-    let call = ToolCall {
-        idempotency_key: None,
-        tool: Arc::clone(&tool.descriptor.name),
-        call_id: "call-1".into(),
-        caller: Arc::new(toolbus_core::caller::Caller::unknown()),
-        arguments: Arc::new(arguments),
-        deadline: Clock::SYSTEM.now() + time,
-        limit: time,
-        cancelled: CancellationToken::new(),
-        trace: None,
-        number: None,
-        room: None,
-        turns: toolbus_core::Turns::default(),
-        progress,
-    };
+    let call = ToolCall { progress, ..testing::call(tool, time, arguments) };
     Arc::clone(&tool.executor).execute_boxed(call).await
 }
 

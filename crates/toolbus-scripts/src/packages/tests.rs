@@ -75,7 +75,14 @@ target=$2; shift 3; packages="$*"
     }
 
     fn cache(&self) -> PackageCache {
-        self.open(&self.config())
+        self.cache_with(|_| {})
+    }
+
+    /// A cache whose configuration is changed.
+    fn cache_with(&self, change: impl FnOnce(&mut PackagesConfig)) -> PackageCache {
+        let mut config = self.config();
+        change(&mut config);
+        self.open(&config)
     }
 
     /// Arguments of pip, run by run.
@@ -124,9 +131,8 @@ async fn pip_is_run_once_with_fixed_options_and_a_folder_of_packages_comes_of_it
 #[tokio::test]
 async fn a_package_that_is_not_allowed_is_refused_before_anything_runs() {
     let fixture = PipFixture::new(INSTALL);
-    let mut config = fixture.config();
-    config.allow = ["numpy", "requests==2.31.0"].map(str::to_owned).into();
-    let cache = fixture.open(&config);
+    let allow = ["numpy", "requests==2.31.0"].map(str::to_owned);
+    let cache = fixture.cache_with(|config| config.allow = allow.into());
     let error = install(&cache, &["numpy", "evil"]).await.unwrap_err();
     assert_eq!(
         error,
@@ -155,9 +161,8 @@ async fn what_pip_says_of_its_failure_is_told_without_credentials_and_paths() {
 #[tokio::test]
 async fn pip_that_takes_too_long_is_ended() {
     let fixture = PipFixture::new("sleep 1000");
-    let mut config = fixture.config();
-    config.timeout = HumanDuration::from_secs(1);
-    let error = install(&fixture.open(&config), &["numpy"]).await.unwrap_err();
+    let hasty = fixture.cache_with(|config| config.timeout = HumanDuration::from_secs(1));
+    let error = install(&hasty, &["numpy"]).await.unwrap_err();
     assert_eq!(error.to_string(), "pip install timed out after 1s");
 
     let packages = Requirement::parse_all(&["numpy"]).unwrap();
@@ -262,9 +267,7 @@ async fn requests_that_lead_to_the_same_versions_share_them() {
 #[tokio::test]
 async fn names_without_a_version_are_looked_for_again_and_named_versions_are_not() {
     let fixture = PipFixture::new(INSTALL);
-    let mut config = fixture.config();
-    config.ttl = HumanDuration::from_secs(0);
-    let cache = fixture.open(&config);
+    let cache = fixture.cache_with(|config| config.ttl = HumanDuration::from_secs(0));
     let old = install(&cache, &["numpy"]).await.unwrap();
     let pinned = install(&cache, &["requests==1.0"]).await.unwrap();
     fs::write(fixture.path("version"), "2.0").unwrap();
@@ -279,9 +282,8 @@ async fn names_without_a_version_are_looked_for_again_and_named_versions_are_not
 async fn another_interpreter_or_index_does_not_get_what_was_installed_for_one() {
     let fixture = PipFixture::new(INSTALL);
     let first = install(&fixture.cache(), &["numpy"]).await.unwrap();
-    let mut config = fixture.config();
-    config.index_url = Some(Secret::new("https://own.example/"));
-    let second = install(&fixture.open(&config), &["numpy"]).await.unwrap();
+    let other = fixture.cache_with(|config| config.index_url = Some(Secret::new("https://own.example/")));
+    let second = install(&other, &["numpy"]).await.unwrap();
     assert_eq!(fixture.runs().len(), 2);
     assert_ne!(first, second, "of two indexes, the same name and version may be something else");
 }
@@ -289,9 +291,7 @@ async fn another_interpreter_or_index_does_not_get_what_was_installed_for_one() 
 #[tokio::test]
 async fn what_was_not_used_for_longest_goes_when_there_is_too_much() {
     let fixture = PipFixture::new(INSTALL);
-    let mut config = fixture.config();
-    config.max_cache = "12B".parse().unwrap();
-    let cache = fixture.open(&config);
+    let cache = fixture.cache_with(|config| config.max_cache = "12B".parse().unwrap());
     let (a, b) = (install(&cache, &["a"]).await.unwrap(), install(&cache, &["b"]).await.unwrap());
     let c = install(&cache, &["c"]).await.unwrap();
     assert!(a.is_dir() && b.is_dir() && c.is_dir(), "what was used just now stays, though there is too much");
@@ -313,9 +313,7 @@ async fn what_was_not_used_for_longest_goes_when_there_is_too_much() {
 #[tokio::test]
 async fn packages_stay_as_long_as_a_session_may_live() {
     let fixture = PipFixture::new(INSTALL);
-    let mut config = fixture.config();
-    config.max_cache = "1B".parse().unwrap();
-    let cache = fixture.open(&config);
+    let cache = fixture.cache_with(|config| config.max_cache = "1B".parse().unwrap());
     let set = install(&cache, &["a"]).await.unwrap();
     for (age, stays) in [(LIFETIME - Duration::from_secs(60), true), (LIFETIME + Duration::from_secs(60), false)] {
         leave_alone_for(&set, age);

@@ -11,7 +11,6 @@ use futures_util::future::BoxFuture;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::sync::Notify;
-use tokio_util::sync::CancellationToken;
 use toolbus_core::Clock;
 use toolbus_core::caller::{AgentName, Caller};
 use toolbus_core::events::{ScriptEvents, ScriptRun};
@@ -24,6 +23,7 @@ use crate::packages::PackageError;
 use crate::queue::{Bounds, FairQueue};
 use crate::requirement::AllowedPackages;
 use crate::runner::{Finished, RunFailure, Runner, RunnerStatus, Script, StartKind};
+use crate::testing;
 
 pub(super) const LIMITS: Limits = Limits {
     memory: 256 << 20,
@@ -149,21 +149,10 @@ impl ToolFixture {
         time: Duration,
         arguments: Value,
     ) -> BoxFuture<'static, Result<ToolOutput, ToolFailure>> {
-        let Value::Object(arguments) = arguments else { panic!("arguments are an object") };
         let call = ToolCall {
             idempotency_key: Some("k7".into()),
-            tool: Arc::clone(&self.tool.descriptor.name),
-            call_id: "call-1".into(),
             caller: Arc::new(caller),
-            arguments: Arc::new(arguments),
-            deadline: Clock::SYSTEM.now() + time,
-            limit: time,
-            cancelled: CancellationToken::new(),
-            trace: None,
-            number: None,
-            room: None,
-            turns: toolbus_core::Turns::default(),
-            progress: None,
+            ..testing::call(&self.tool, time, arguments)
         };
         Arc::clone(&self.tool.executor).execute_boxed(call)
     }
