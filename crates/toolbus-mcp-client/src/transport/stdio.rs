@@ -416,4 +416,4 @@ impl<R: AsyncRead + Unpin> LineReader<R> {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -6,11 +6,11 @@ use futures_util::future::Either;
 use rmcp::RoleClient;
 use rmcp::model::{ClientJsonRpcMessage, ServerJsonRpcMessage};
 use rmcp::transport::Transport;
-use serde_json::json;
+use serde_json::{Value, json};
 use toolbus_core::tool::ToolOutput;
 use toolbus_testing::patience::eventually;
 
-use super::{How, Wire, call, initialized, open, sent, session, stateless, text, wire};
+use super::{How, Script, Wire, call, initialized, open, sent, session, stateless, text, wire};
 use crate::client::SessionMode;
 
 /// A wire whose server reads no reply to its own requests.
@@ -49,14 +49,20 @@ async fn changes_of_the_list_are_counted_in_sessions() {
     assert_eq!(*changes.borrow(), 1);
 }
 
+/// Tells the client that it has the subscription that it asked for.
+fn acknowledge(script: &Script, listen: &Value) {
+    let meta = json!({ "io.modelcontextprotocol/subscriptionId": listen["id"] });
+    let acknowledged = json!({ "_meta": meta, "notifications": { "toolsListChanged": true } });
+    script.notify("notifications/subscriptions/acknowledged", acknowledged);
+}
+
 #[tokio::test]
 async fn changes_of_the_list_are_counted_in_subscriptions() {
     let (connection, script, listen) = stateless(How::default()).await;
     assert_eq!(listen["params"]["notifications"], json!({ "toolsListChanged": true }));
     let meta = json!({ "io.modelcontextprotocol/subscriptionId": listen["id"] });
     let mut changes = connection.list_changes();
-    let acknowledged = json!({ "_meta": meta, "notifications": { "toolsListChanged": true } });
-    script.notify("notifications/subscriptions/acknowledged", acknowledged);
+    acknowledge(&script, &listen);
     script.notify("notifications/tools/list_changed", json!({ "_meta": meta }));
     changes.changed().await.unwrap();
     assert_eq!(*changes.borrow(), 1);
@@ -65,16 +71,12 @@ async fn changes_of_the_list_are_counted_in_subscriptions() {
 #[tokio::test(start_paused = true)]
 async fn a_subscription_that_ends_is_opened_again_and_counts_as_a_change() {
     let (connection, mut script, listen) = stateless(How::default()).await;
-    let acknowledge = |listen: &serde_json::Value| {
-        let meta = json!({ "io.modelcontextprotocol/subscriptionId": listen["id"] });
-        json!({ "_meta": meta, "notifications": { "toolsListChanged": true } })
-    };
     let mut changes = connection.list_changes();
-    script.notify("notifications/subscriptions/acknowledged", acknowledge(&listen));
+    acknowledge(&script, &listen);
     script.notify("notifications/cancelled", json!({ "requestId": listen["id"], "reason": "restart" }));
     let again = script.expect("subscriptions/listen").await;
     assert_eq!(*changes.borrow_and_update(), 0);
-    script.notify("notifications/subscriptions/acknowledged", acknowledge(&again));
+    acknowledge(&script, &again);
     changes.changed().await.unwrap();
 }
 

@@ -5,10 +5,7 @@ use std::time::Duration;
 
 use insta::assert_json_snapshot;
 use serde_json::{Value, json};
-use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader, DuplexStream, duplex};
-use tokio::sync::watch;
-use tokio_util::sync::CancellationToken;
-use toolbus_core::Clock;
+use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _};
 use toolbus_core::failure::Cause;
 use toolbus_core::progress::ProgressSink;
 use toolbus_core::tool::{ToolCall, ToolOutput};
@@ -16,18 +13,7 @@ use toolbus_protocol::TraceContext;
 
 use super::{How, call, discovered, initialized, open, start, text};
 use crate::client::{Connection, SessionMode};
-use crate::process::{Exit, Exited};
-use crate::transport::LargeMessages;
-use crate::transport::stdio::StdioTransport;
-
-/// The server's end of two pipes.
-struct Server {
-    output: DuplexStream,
-    input: BufReader<DuplexStream>,
-    closing: CancellationToken,
-    /// Nobody tells how it ended.
-    _exit: watch::Sender<Option<Exit>>,
-}
+use crate::transport::stdio::tests::{Server, connect as pipes};
 
 impl Server {
     /// The next message, which is of `method`.
@@ -50,13 +36,8 @@ impl Server {
 
 /// A connection over pipes, with calls beside rmcp.
 async fn connect(session_mode: SessionMode) -> (Arc<Connection>, Server) {
-    let ((from, output), (to, input)) = (duplex(8 * 1024), duplex(8 * 1024));
-    let (exit, exited) = watch::channel(None);
-    let closing = CancellationToken::new();
-    let transport =
-        StdioTransport::new(from, to, closing.clone(), Exited::new(exited), LargeMessages::default(), Clock::SYSTEM);
+    let (transport, mut server) = pipes();
     let how = How { session_mode: Some(session_mode), fast_path: Some(transport.fast_path()), ..How::default() };
-    let mut server = Server { output, input: BufReader::new(input), closing, _exit: exit };
     let opened = open(transport, how);
     let (method, result, next) = match session_mode {
         SessionMode::Sessions => ("initialize", initialized(), "notifications/initialized"),

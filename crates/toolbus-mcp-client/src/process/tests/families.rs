@@ -29,10 +29,16 @@ fn family(rest: &str) -> String {
     format!("{FAMILY}{rest}")
 }
 
+/// Starts such a server; it, its transport, and the process ids that it has said.
+async fn begun(grace: Duration, rest: &str) -> (Process, StdioTransport, [i32; 4]) {
+    let (process, transport) = start(grace, &family(rest));
+    let pids = told(&process).await;
+    (process, transport, pids)
+}
+
 #[tokio::test]
 async fn nothing_is_left_of_a_server_that_is_stopped() {
-    let (process, _transport) = start(LONG, &family("sys.stdin.read()"));
-    let pids = told::<4>(&process).await;
+    let (process, _transport, pids) = begun(LONG, "sys.stdin.read()").await;
     process.stop(LONG).await;
     // The supervisor ends last.
     assert_eq!(pids.map(is_alive), [false; 4]);
@@ -40,8 +46,7 @@ async fn nothing_is_left_of_a_server_that_is_stopped() {
 
 #[tokio::test]
 async fn nothing_is_left_of_a_server_that_ends_by_itself() {
-    let (process, mut transport) = start(LONG, &family("sys.stdin.readline()\nsys.exit(4)"));
-    let pids = told::<4>(&process).await;
+    let (process, mut transport, pids) = begun(LONG, "sys.stdin.readline()\nsys.exit(4)").await;
     transport.send(request(1, 1)).await.unwrap();
     assert_eq!(process.exited().await, Exit::Code(4));
     assert_eq!(pids.map(is_alive), [false; 4]);
@@ -49,8 +54,7 @@ async fn nothing_is_left_of_a_server_that_ends_by_itself() {
 
 #[tokio::test]
 async fn nothing_is_left_when_the_supervisor_is_told_to_end() {
-    let (process, _transport) = start(LONG, &family("time.sleep(1000)"));
-    let pids = told::<4>(&process).await;
+    let (process, _transport, pids) = begun(LONG, "time.sleep(1000)").await;
     signal(process.pid().try_into().unwrap(), Signal::TERM);
     assert_eq!(process.exited().await, Exit::Signal(9));
     assert_eq!(pids.map(is_alive), [false; 4]);
@@ -59,8 +63,7 @@ async fn nothing_is_left_when_the_supervisor_is_told_to_end() {
 #[tokio::test]
 async fn nothing_is_left_of_a_server_whose_supervisor_or_guard_is_killed() {
     for is_guard in [false, true] {
-        let (process, mut transport) = start(LONG, &family("time.sleep(1000)"));
-        let pids = told::<4>(&process).await;
+        let (process, mut transport, pids) = begun(LONG, "time.sleep(1000)").await;
         let victim = if is_guard { process.guard } else { process.pid() };
         signal(victim.try_into().unwrap(), Signal::KILL);
         assert_eq!(failure(&mut transport).await, "the server's supervisor was ended by signal 9");
@@ -71,8 +74,7 @@ async fn nothing_is_left_of_a_server_whose_supervisor_or_guard_is_killed() {
 #[tokio::test]
 async fn nothing_is_left_of_a_server_that_kills_its_supervisor() {
     let attack = "sys.stdin.readline()\nos.kill(os.getppid(), signal.SIGKILL)\ntime.sleep(1000)";
-    let (process, mut transport) = start(LONG, &family(attack));
-    let pids = told::<4>(&process).await;
+    let (process, mut transport, pids) = begun(LONG, attack).await;
     transport.send(request(1, 1)).await.unwrap();
     assert_eq!(process.exited().await, Exit::Unsupervised(9));
     assert_eq!(pids.map(is_alive), [false; 4]);
@@ -84,8 +86,7 @@ async fn nothing_is_left_of_a_server_that_stops_its_supervisor_again_and_again()
 while True:
     os.kill(os.getppid(), signal.SIGSTOP)
     time.sleep(0.01)";
-    let (process, _transport) = start(Duration::from_millis(100), &family(attack));
-    let pids = told::<4>(&process).await;
+    let (process, _transport, pids) = begun(Duration::from_millis(100), attack).await;
     process.stop(LONG).await;
     assert_eq!(pids.map(is_alive), [false; 4]);
 }

@@ -6,7 +6,7 @@ use std::time::Instant;
 use axum::Router;
 use axum::body::{Body, Bytes};
 use axum::extract::State;
-use axum::http::{Method, StatusCode};
+use axum::http::{HeaderMap, Method, StatusCode};
 use axum::response::{IntoResponse as _, Response};
 use futures_util::stream;
 use parking_lot::Mutex;
@@ -30,7 +30,8 @@ type Asked = Arc<Mutex<Vec<Value>>>;
 type Choose = dyn Fn(&Value, usize) -> Option<Response> + Send + Sync;
 
 impl Remote {
-    /// `choose` gets a request, and how many of its method and tool there have been, this one included.
+    /// `choose` gets a request, with the bearer token that it came with as `token`, and how many of its method, tool and
+    /// token there have been, this one included.
     pub(super) async fn start(choose: impl Fn(&Value, usize) -> Option<Response> + Send + Sync + 'static) -> Self {
         let asked = Asked::default();
         let choose: Arc<Choose> = Arc::new(choose);
@@ -43,11 +44,21 @@ impl Remote {
 
     /// Counts the requests with this method.
     pub(super) fn count(&self, method: &str) -> usize {
-        self.asked.lock().iter().filter(|asked| asked["method"] == method).count()
+        self.count_of(method, None)
+    }
+
+    /// Counts the requests with this method that came with this token.
+    pub(super) fn count_of(&self, method: &str, token: Option<&str>) -> usize {
+        let is_it = |asked: &&Value| asked["method"] == method && token.is_none_or(|token| asked["token"] == token);
+        self.asked.lock().iter().filter(is_it).count()
     }
 
     pub(super) fn spec(&self, name: &str) -> ServerSpec {
-        let (url, headers, credentials) = (self.url.clone(), BTreeMap::new(), Credentials::None);
+        self.spec_with(name, Credentials::None)
+    }
+
+    pub(super) fn spec_with(&self, name: &str, credentials: Credentials) -> ServerSpec {
+        let (url, headers) = (self.url.clone(), BTreeMap::new());
         let endpoint = HttpSpec { url, kind: HttpKind::Streamable, headers, credentials };
         ServerSpec { transport: TransportSpec::Http(endpoint), ..spec(name, ServerOrigin::Configuration) }
     }
@@ -61,14 +72,22 @@ impl Remote {
     }
 }
 
-async fn answer(State((asked, choose)): State<(Asked, Arc<Choose>)>, method: Method, body: Bytes) -> Response {
-    let request: Value = serde_json::from_slice(&body).unwrap_or_default();
+async fn answer(
+    State((asked, choose)): State<(Asked, Arc<Choose>)>,
+    method: Method,
+    headers: HeaderMap,
+    body: Bytes,
+) -> Response {
+    let mut request: Value = serde_json::from_slice(&body).unwrap_or_default();
+    let token = headers.get("authorization").and_then(|value| value.to_str().ok()?.strip_prefix("Bearer "));
+    if let (Some(token), Value::Object(request)) = (token, &mut request) {
+        request.insert("token".to_owned(), token.into());
+    }
     let (number, sessions) = {
         let mut asked = asked.lock();
         asked.push(request.clone());
-        let same = |other: &&Value| {
-            (&other["method"], &other["params"]["name"]) == (&request["method"], &request["params"]["name"])
-        };
+        let kind = |of: &Value| [&of["method"], &of["params"]["name"], &of["token"]].map(Value::clone);
+        let same = |other: &&Value| kind(other) == kind(&request);
         (asked.iter().filter(same).count(), asked.iter().filter(|asked| asked["method"] == "initialize").count())
     };
     if let Some(response) = choose(&request, number) {
@@ -97,6 +116,11 @@ async fn answer(State((asked, choose)): State<(Asked, Arc<Choose>)>, method: Met
         _ if method == Method::GET => return StatusCode::METHOD_NOT_ALLOWED.into_response(),
         _ => return StatusCode::ACCEPTED.into_response(),
     };
+    answered(&request, &result)
+}
+
+/// The response to a request with this result.
+pub(super) fn answered(request: &Value, result: &Value) -> Response {
     axum::Json(json!({"jsonrpc": "2.0", "id": request["id"], "result": result})).into_response()
 }
 
@@ -104,7 +128,7 @@ async fn answer(State((asked, choose)): State<(Asked, Arc<Choose>)>, method: Met
 fn initialized(request: &Value) -> Response {
     let server = json!({"name": "remote", "version": "1"});
     let result = json!({"protocolVersion": "2025-06-18", "capabilities": {"tools": {}}, "serverInfo": server});
-    axum::Json(json!({"jsonrpc": "2.0", "id": request["id"], "result": result})).into_response()
+    answered(request, &result)
 }
 
 pub(super) fn not_found() -> Option<Response> {

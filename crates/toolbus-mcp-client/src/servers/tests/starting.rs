@@ -39,6 +39,17 @@ impl Fixture {
         })
         .await;
     }
+
+    /// The server `a` is ready, then broken and killed, and at last parked.
+    async fn broken(timeouts: Timeouts) -> Self {
+        let world = Self::with_timeouts(timeouts);
+        world.apply([world.server("a", "well")]);
+        world.phase("a", PhaseName::Ready).await;
+        world.touch("broken");
+        kill(&world.noted("a", "pids").pop().unwrap());
+        world.parked("a").await;
+        world
+    }
 }
 
 #[tokio::test]
@@ -56,16 +67,8 @@ async fn a_server_that_fails_again_and_again_is_parked_and_tried_again_later() {
 
 #[tokio::test]
 async fn a_call_that_finds_a_server_parked_tries_it_soon() {
-    let world = Fixture::with_timeouts(Timeouts {
-        parked: Duration::from_secs(3600),
-        retry: Duration::from_millis(100),
-        ..HASTE
-    });
-    world.apply([world.server("a", "well")]);
-    world.phase("a", PhaseName::Ready).await;
-    world.touch("broken");
-    kill(&world.noted("a", "pids").pop().unwrap());
-    world.parked("a").await;
+    let (parked, retry) = (Duration::from_secs(3600), Duration::from_millis(100));
+    let world = Fixture::broken(Timeouts { parked, retry, ..HASTE }).await;
     world.remove("broken");
     eventually("a call that starts it", async || world.call("pid").await.ok()).await;
     world.end().await;
@@ -73,12 +76,7 @@ async fn a_call_that_finds_a_server_parked_tries_it_soon() {
 
 #[tokio::test]
 async fn a_restart_gives_a_parked_server_a_new_life_at_once_and_nothing_else_does() {
-    let world = Fixture::with_timeouts(Timeouts { parked: Duration::from_secs(3600), ..HASTE });
-    world.apply([world.server("a", "well")]);
-    world.phase("a", PhaseName::Ready).await;
-    world.touch("broken");
-    kill(&world.noted("a", "pids").pop().unwrap());
-    world.parked("a").await;
+    let world = Fixture::broken(Timeouts { parked: Duration::from_secs(3600), ..HASTE }).await;
     world.refresh("a");
     let tried = world.noted("a", "pids");
     let failure = world.call("pid").await.unwrap_err();

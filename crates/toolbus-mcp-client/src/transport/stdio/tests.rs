@@ -12,15 +12,15 @@ use crate::process::Exit;
 use toolbus_core::results::ResultBudget;
 
 /// The server's side of a transport.
-struct Server {
-    output: DuplexStream,
-    input: BufReader<DuplexStream>,
-    closing: CancellationToken,
+pub(crate) struct Server {
+    pub(crate) output: DuplexStream,
+    pub(crate) input: BufReader<DuplexStream>,
+    pub(crate) closing: CancellationToken,
     /// Dropped, or sent how it ended.
     exit: watch::Sender<Option<Exit>>,
 }
 
-fn connect() -> (StdioTransport, Server) {
+pub(crate) fn connect() -> (StdioTransport, Server) {
     connect_with(None)
 }
 
