@@ -8,9 +8,9 @@ use toolbus_kubernetes::ClusterError;
 use toolbus_sandbox::{Ending, Stop};
 use toolbus_scripts::runner::{RunFailure, Runner as _, Script, StartKind};
 use toolbus_testing::kubernetes::{ApiRefusal, ApiServer, Node, bound, ready, refusal};
-use toolbus_testing::patience::{at_most, eventually};
+use toolbus_testing::patience::at_most;
 
-use crate::failures::{BUSY, misconfigured, not_started};
+use crate::failures::{BUSY, misconfigured, not_started, with_deleted_pod};
 use crate::{Fixture, PATIENCE, script, short, start_with, text};
 
 const NO_KIND: ApiRefusal = refusal(404, "NotFound", "404 page not found");
@@ -152,25 +152,10 @@ async fn a_busy_api_server_is_asked_again_at_every_step() {
 }
 
 #[tokio::test]
-async fn an_api_server_that_stays_busy_ends_no_later_than_the_call() {
-    let fixture = Fixture::with_pool(Node::Runs).await;
-    fixture.server.refuse("create sandboxclaims", vec![BUSY; 1000]);
-    let told = not_started(fixture.run(short(1000)).await.unwrap_err());
-    assert!(told.contains("(429)"), "{told}");
-}
-
-#[tokio::test]
 async fn a_pod_that_is_lost_during_a_script_is_a_failure_whose_effect_is_not_known() {
     let fixture = Fixture::with_pool(Node::Runs).await;
-    let run = fixture.runner.run(script("import time\ntime.sleep(600)"));
-    let loss = async {
-        let pod = eventually("a script that runs", async || {
-            fixture.server.pods().pop().filter(|_| fixture.server.requests("watch") > 0)
-        });
-        fixture.server.remove(&pod.await);
-    };
-    let (result, ()) = tokio::join!(run, loss);
-    let RunFailure::Unavailable(told) = result.unwrap_err() else { panic!("it ran") };
+    let failure = with_deleted_pod(&fixture, script("import time\ntime.sleep(600)")).await;
+    let RunFailure::Unavailable(told) = failure else { panic!("it ran") };
     assert_eq!(told, "the pod of the script was deleted while it ran");
     fixture.server.is_empty().await;
 }

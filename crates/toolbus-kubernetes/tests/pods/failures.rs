@@ -80,10 +80,11 @@ async fn a_busy_api_server_is_asked_again() {
 
 #[tokio::test]
 async fn an_api_server_that_stays_busy_ends_no_later_than_the_call() {
-    let fixture = Fixture::new(Node::Runs).await;
-    fixture.server.refuse("create", vec![BUSY; 1000]);
-    let told = not_started(fixture.run(short(1500)).await.unwrap_err());
-    assert!(told.contains("(429)"), "{told}");
+    for (fixture, request) in Fixture::of_each_kind().await.into_iter().zip(["create", "create sandboxclaims"]) {
+        fixture.server.refuse(request, vec![BUSY; 1000]);
+        let told = not_started(fixture.run(short(1500)).await.unwrap_err());
+        assert!(told.contains("(429)"), "{request}: {told}");
+    }
 }
 
 #[tokio::test]
@@ -186,19 +187,22 @@ async fn a_script_whose_log_cannot_be_read_may_have_run() {
     }
 }
 
+/// Runs a script whose pod another deletes as soon as it is watched.
+pub(crate) async fn with_deleted_pod(fixture: &Fixture, script: Script) -> RunFailure {
+    let deletion = async {
+        let name = eventually("a pod that is watched", async || {
+            fixture.server.pods().pop().filter(|_| fixture.server.requests("watch") > 0)
+        });
+        fixture.server.remove(&name.await);
+    };
+    let (result, ()) = tokio::join!(fixture.run(script), deletion);
+    result.unwrap_err()
+}
+
 #[tokio::test]
 async fn a_pod_that_another_deletes_is_not_waited_for() {
     for (state, log) in [(waiting("ContainerCreating", ""), &b""[..]), (running(), LOG)] {
-        let fixture = Fixture::new(states([state], log)).await;
-        let run = fixture.runner.run(script("pass"));
-        let deletion = async {
-            let name = eventually("a pod that is watched", async || {
-                fixture.server.pods().pop().filter(|_| fixture.server.requests("watch") > 0)
-            });
-            fixture.server.remove(&name.await);
-        };
-        let (result, ()) = tokio::join!(run, deletion);
-        let failure = result.unwrap_err();
+        let failure = with_deleted_pod(&Fixture::new(states([state], log)).await, script("pass")).await;
         assert!(failure.to_string().contains("deleted"), "{failure:?}");
     }
 }

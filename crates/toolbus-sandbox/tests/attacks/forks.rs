@@ -187,6 +187,11 @@ impl Installer for Modules {
     }
 }
 
+/// A script that asks for this package.
+fn with_package(package: &str, source: &str) -> Script {
+    Script { packages: vec![Requirement::parse(package).unwrap()], ..script(source) }
+}
+
 #[tokio::test]
 async fn a_package_is_imported_before_and_one_that_starts_threads_is_not() {
     let modules = Modules::new(&[
@@ -198,12 +203,10 @@ async fn a_package_is_imported_before_and_one_that_starts_threads_is_not() {
         ("opening", "FILE = open(__file__)\n"),
     ]);
     let runner = runner().await.with_installer(Arc::new(modules));
-    let with =
-        |package: &str, source: &str| Script { packages: vec![Requirement::parse(package).unwrap()], ..script(source) };
     let source = "import os, sys\nprint('calm_one' in sys.modules, 'OPENBLAS_NUM_THREADS' in os.environ)";
-    assert_eq!(runner.run(with("calm-one", source)).await.unwrap().start, StartKind::Cold);
+    assert_eq!(runner.run(with_package("calm-one", source)).await.unwrap().start, StartKind::Cold);
     eventually("a fork with the package", async || {
-        let finished = runner.run(with("calm-one", source)).await.unwrap();
+        let finished = runner.run(with_package("calm-one", source)).await.unwrap();
         // What it prints when it is imported belongs to no script.
         (finished.start == StartKind::Forked).then(|| assert_eq!(stdout(&finished), "True False\n"))
     })
@@ -212,7 +215,7 @@ async fn a_package_is_imported_before_and_one_that_starts_threads_is_not() {
         let waiting = runner.status().warm;
         let refused = "import sys\nprint(len(sys.modules) > 0)";
         for _ in 0..10 {
-            assert_eq!(runner.run(with(package, refused)).await.unwrap().start, StartKind::Cold, "{package}");
+            assert_eq!(runner.run(with_package(package, refused)).await.unwrap().start, StartKind::Cold, "{package}");
         }
         assert_eq!(runner.status().warm, waiting, "{package}");
     }
@@ -239,12 +242,11 @@ async fn a_package_that_does_something_after_its_import_ends_the_template() {
     let modules = Modules::new(&actions.each_ref().map(|(name, source)| (*name, source.as_str())));
     let runner = runner().await.with_installer(Arc::new(modules));
     for (package, _) in &actions {
-        let script = || Script { packages: vec![Requirement::parse(package).unwrap()], ..script("print('ran')") };
         let (mut was_forked, mut cold) = (false, 0);
         eventually("a template that is ended and not tried again", async || {
             // Each script allows its template some CPU time, and one that 200 were forked from is replaced.
             tokio::time::sleep(Duration::from_millis(300)).await;
-            let finished = runner.run(script()).await.unwrap();
+            let finished = runner.run(with_package(package, "print('ran')")).await.unwrap();
             assert_eq!(stdout(&finished), "ran\n", "{package}");
             was_forked |= finished.start == StartKind::Forked;
             cold = if finished.start == StartKind::Cold { cold + 1 } else { 0 };
@@ -263,10 +265,9 @@ async fn generators_that_an_import_has_made_draw_other_numbers_in_each_fork() {
                   uuid._node = uuid._random_getnode()\n";
     let runner = runner().await.with_installer(Arc::new(Modules::new(&[("seeded", seeded)])));
     let source = "import seeded, uuid\nprint(seeded.OWN.random(), seeded.OTHER.random(), uuid.uuid1().node)";
-    let script = || Script { packages: vec![Requirement::parse("seeded").unwrap()], ..script(source) };
     let (mut forks, mut drawn) = (0, BTreeSet::new());
     eventually("four forks", async || {
-        let finished = runner.run(script()).await.unwrap();
+        let finished = runner.run(with_package("seeded", source)).await.unwrap();
         if finished.start == StartKind::Forked {
             forks += 1;
             let printed = stdout(&finished);
@@ -283,10 +284,9 @@ async fn an_interpreter_that_a_script_starts_finds_its_packages() {
     let runner = runner().await.with_installer(Arc::new(Modules::new(&[("calm", "VALUE = 7\n")])));
     let source =
         "import subprocess, sys\nsubprocess.run([sys.executable, '-c', 'import calm; print(calm.VALUE)'], check=True)";
-    let script = || Script { packages: vec![Requirement::parse("calm").unwrap()], ..script(source) };
     let (mut was_cold, mut was_forked) = (false, false);
     eventually("a cold start and a fork", async || {
-        let finished = runner.run(script()).await.unwrap();
+        let finished = runner.run(with_package("calm", source)).await.unwrap();
         assert_eq!(stdout(&finished), "7\n");
         was_cold |= finished.start == StartKind::Cold;
         was_forked |= finished.start == StartKind::Forked;
@@ -329,6 +329,13 @@ async fn template(fork: &str) -> Plan {
 
 const FORK: &str = include_str!("../../../toolbus-scripts/src/runner/fork.py");
 
+/// A template whose program has something else in place of a step.
+async fn template_with(sandbox: &Sandbox, step: &str, instead: &str) -> Arc<Template> {
+    assert!(FORK.contains(step));
+    let plan = template(&FORK.replace(step, instead)).await;
+    Arc::new(sandbox.template(&plan).await.unwrap())
+}
+
 /// Runs a script in a fork of a template.
 async fn run_in_fork(template: &Arc<Template>) -> Result<Outcome, SandboxError> {
     let job = Job {
@@ -353,10 +360,8 @@ async fn a_template_that_enters_the_cgroup_of_a_fork_is_ended_before_the_next() 
     // Where no fork is given the files, there is nothing to enter by.
     let moves = forks_move_themselves(&sandbox);
     let before = "        child = libc.clone(enter,";
-    assert!(FORK.contains(before));
     let enter = "        for mover in given[6:8] if message[1] else []:\n            posix.write(mover, b\"0\")\n";
-    let plan = template(&FORK.replace(before, &format!("{enter}{before}"))).await;
-    let template = Arc::new(sandbox.template(&plan).await.unwrap());
+    let template = template_with(&sandbox, before, &format!("{enter}{before}")).await;
     assert_eq!(&*run_in_fork(&template).await.unwrap().stdout.bytes, b"ran\n");
     let second = run_in_fork(&template).await;
     if moves {
@@ -372,9 +377,7 @@ async fn a_template_that_could_not_fork_once_forks_for_the_next_script() {
     let sandbox = Sandbox::with_helper(helper(), Level::Full).unwrap();
     let enter = "            for namespace in given[8:]";
     let fail = "            if not hasattr(sys, 'failed'): sys.failed = True; raise OSError('once')\n";
-    assert!(FORK.contains(enter));
-    let plan = template(&FORK.replace(enter, &format!("{fail}{enter}"))).await;
-    let template = Arc::new(sandbox.template(&plan).await.unwrap());
+    let template = template_with(&sandbox, enter, &format!("{fail}{enter}")).await;
     let error = run_in_fork(&template).await.unwrap_err();
     assert!(!error.has_begun() && error.to_string().contains("OSError, line "), "{error}");
     assert_eq!(&*run_in_fork(&template).await.unwrap().stdout.bytes, b"ran\n");
@@ -384,10 +387,8 @@ async fn a_template_that_could_not_fork_once_forks_for_the_next_script() {
 async fn a_template_ends_when_a_process_that_shares_its_memory_is_killed() {
     let sandbox = Sandbox::with_helper(helper(), Level::Full).unwrap();
     for step in ["            for namespace in given[8:]", "            if posix.fork():\n"] {
-        assert!(FORK.contains(step));
         let kill = "            posix.kill(posix.getpid(), 9)\n";
-        let plan = template(&FORK.replace(step, &format!("{kill}{step}"))).await;
-        let template = Arc::new(sandbox.template(&plan).await.unwrap());
+        let template = template_with(&sandbox, step, &format!("{kill}{step}")).await;
         assert!(!run_in_fork(&template).await.unwrap_err().has_begun());
         eventually("the template to end", async || template.is_gone().then_some(())).await;
     }
@@ -397,9 +398,7 @@ async fn a_template_ends_when_a_process_that_shares_its_memory_is_killed() {
 async fn a_fork_goes_on_when_its_template_ends() {
     let sandbox = Sandbox::with_helper(helper(), Level::Full).unwrap();
     let step = "if child < 0 or posix.waitpid(child, 0)[1]:";
-    assert!(FORK.contains(step));
-    let plan = template(&FORK.replace(step, "if posix.waitpid(child, 0):")).await;
-    let template = Arc::new(sandbox.template(&plan).await.unwrap());
+    let template = template_with(&sandbox, step, "if posix.waitpid(child, 0):").await;
     assert_eq!(&*run_in_fork(&template).await.unwrap().stdout.bytes, b"ran\n");
     eventually("the template to end", async || template.is_gone().then_some(())).await;
 }

@@ -6,20 +6,20 @@ use toolbus_sandbox::Level;
 
 use crate::fixture::result_in;
 
-/// The result of a script of bash, which is the same at `full` and at `no-namespaces`.
-async fn bash(arguments: Value) -> String {
-    let at = |level| result_in(level, "bash", "bash", &arguments);
+/// The result of a script of this language, which is the same at `full` and at `no-namespaces`.
+async fn at_both(language: &str, command: &str, arguments: Value) -> String {
+    let at = |level| result_in(level, language, command, &arguments);
     let (full, less) = tokio::join!(at(Level::Full), at(Level::NoNamespaces));
     assert_eq!(full, less, "full and no-namespaces");
     full
 }
 
-/// The same of a script of Node.js.
+async fn bash(arguments: Value) -> String {
+    at_both("bash", "bash", arguments).await
+}
+
 async fn javascript(arguments: Value) -> String {
-    let at = |level| result_in(level, "javascript", "node", &arguments);
-    let (full, less) = tokio::join!(at(Level::Full), at(Level::NoNamespaces));
-    assert_eq!(full, less, "full and no-namespaces");
-    full
+    at_both("javascript", "node", arguments).await
 }
 
 #[tokio::test]
