@@ -462,7 +462,9 @@ mod tests {
         assert!(number.cancelled.is_cancelled() && !text.cancelled.is_cancelled());
         drop(number);
         session.cancel(&id("1"));
-        assert!(session.enter(&id("1")).is_ok());
+        let again = session.enter(&id("1")).unwrap();
+        session.cancel(&id(r#""1""#));
+        assert!(text.cancelled.is_cancelled() && !again.cancelled.is_cancelled());
     }
 
     #[tokio::test(start_paused = true)]

@@ -277,12 +277,8 @@ mod tests {
     }
 
     #[test]
-    fn a_text_keeps_its_lines_and_loses_what_would_move_a_cursor() {
+    fn a_text_keeps_its_lines_loses_what_would_move_a_cursor_and_is_cut_at_a_character() {
         assert_eq!(shown("a\tb\nc\u{1b}[2J", 100), "a\tb\nc\\u{1b}[2J");
-    }
-
-    #[test]
-    fn a_long_text_is_cut_at_a_character() {
         assert_eq!(shown("äöüß", 4), "äöüß");
         assert_eq!(shown("äöüß", 3), "äöü…");
     }

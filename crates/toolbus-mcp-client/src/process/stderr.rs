@@ -241,18 +241,11 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_long_line_is_given_once_and_cut() {
-        let mut text = vec![b'x'; 100 * 1024];
-        text.extend(b"\nnext\n");
-        let lines = lines(&text).await;
-        assert_eq!(lines.iter().map(String::len).collect::<Vec<_>>(), [MAX_LINE + LOOKAHEAD, 4]);
-    }
-
-    #[tokio::test]
-    async fn a_line_of_exactly_the_limit_is_one_line() {
-        let mut text = vec![b'x'; MAX_LINE + LOOKAHEAD];
-        text.extend(b"\nnext");
-        assert_eq!(lines(&text).await.iter().map(String::len).collect::<Vec<_>>(), [MAX_LINE + LOOKAHEAD, 4]);
+    async fn a_line_of_the_limit_is_one_line_and_a_longer_one_is_given_once_and_cut() {
+        for (length, rest) in [(MAX_LINE + LOOKAHEAD, "\nnext"), (100 * 1024, "\nnext\n")] {
+            let read = lines(format!("{}{rest}", "x".repeat(length)).as_bytes()).await;
+            assert_eq!(read.iter().map(String::len).collect::<Vec<_>>(), [MAX_LINE + LOOKAHEAD, 4], "{length}");
+        }
     }
 
     #[tokio::test]

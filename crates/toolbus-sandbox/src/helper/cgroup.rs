@@ -158,6 +158,7 @@ fn value(text: &str, name: &str) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::plan::Plan;
 
     #[test]
     fn a_line_of_a_cgroups_file_is_read_by_its_whole_name() {
@@ -171,16 +172,7 @@ mod tests {
     fn in_version_two_one_cgroup_limits_memory_and_counts_cpu_time() {
         let base = tempfile::tempdir().unwrap();
         let order = CgroupSpec { memory: base.path().to_owned(), cpu: base.path().to_owned() };
-        let limits = Limits {
-            memory: 100,
-            disk: 20,
-            files: 1,
-            file_size: 1,
-            open_files: 1,
-            processes: 1,
-            output: 1,
-            artifacts: 1,
-        };
+        let limits = Limits { memory: 100, disk: 20, ..Plan::least().limits };
         // The files of a real cgroup come with its folder; here none does.
         Cgroup::make(&order, "run-7", &limits).unwrap_err();
         let folder = base.path().join("run-7");

@@ -6,16 +6,14 @@ mod runners;
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::PathBuf;
-use std::time::Duration;
 
-use toolbus_core::Clock;
 use toolbus_sandbox::{Ending, Level, Limits, Sandbox};
 use toolbus_scripts::config::PoolConfig;
 use toolbus_scripts::runner::local::LocalRunner;
 use toolbus_scripts::runner::sandbox::{SandboxRunner, SandboxSettings};
 use toolbus_scripts::runner::{Finished, Runner as _, Script};
 
-pub(crate) use self::runners::{helper, interpreter};
+pub(crate) use self::runners::{helper, interpreter, script};
 use self::runners::{mode, start};
 
 /// The levels that are attacked.
@@ -54,7 +52,7 @@ pub(crate) fn is_root() -> bool {
 /// A runner with these settings. Where it forks interpreters, they wait.
 pub(crate) async fn runner_with(settings: SandboxSettings) -> SandboxRunner {
     let sandbox = Sandbox::with_helper(helper(), settings.strongest).unwrap();
-    start(settings, sandbox, || script("")).await
+    start(settings, sandbox).await
 }
 
 /// A runner at exactly this level, with nothing that waits.
@@ -62,26 +60,10 @@ pub(crate) async fn runner(level: Level) -> SandboxRunner {
     runner_with(settings(level).await).await
 }
 
-/// A script with time enough.
-pub(crate) fn script(source: &str) -> Script {
-    Script {
-        call_id: "call-1".into(),
-        owner: Some("attacker".into()),
-        source: source.to_owned(),
-        input: None,
-        files: Vec::new(),
-        packages: Vec::new(),
-        time: Duration::from_secs(30),
-        cpu: Duration::from_secs(20),
-        deadline: Clock::SYSTEM.now() + Duration::from_secs(60),
-        idempotency_key: None,
-    }
-}
-
 /// A script that begins with what attacks need (`prelude.py`), and finds the input's lines in `given`.
 pub(crate) fn attack(input: &str, source: &str) -> Script {
     let source = format!("{}{source}", include_str!("prelude.py"));
-    Script { input: Some(input.to_owned()), ..script(&source) }
+    Script { input: Some(input.to_owned()), ..script(source) }
 }
 
 /// Output of an attack at a level. It must end by itself, well.

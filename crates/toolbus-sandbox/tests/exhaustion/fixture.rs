@@ -7,14 +7,13 @@ use std::fs;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use toolbus_core::Clock;
 use toolbus_sandbox::{Ending, Level, Limits, Outcome, Sandbox, Stream};
 use toolbus_scripts::config::{PoolConfig, PoolMode};
 use toolbus_scripts::runner::sandbox::{SandboxRunner, SandboxSettings};
 use toolbus_scripts::runner::{Runner as _, Script, StartKind};
 use toolbus_testing::patience::eventually;
 
-pub(crate) use self::runners::helper;
+pub(crate) use self::runners::{helper, script};
 use self::runners::{interpreter, mode, start};
 
 const MIB: u64 = 1024 * 1024;
@@ -50,23 +49,7 @@ async fn runner_in(sandbox: Sandbox, warm: usize) -> SandboxRunner {
             imports: vec!["json".to_owned()],
         },
     };
-    start(settings, sandbox, || script("")).await
-}
-
-/// A script with more time than it should need.
-pub(crate) fn script(source: impl Into<String>) -> Script {
-    Script {
-        call_id: "call-1".into(),
-        owner: Some("attacker".into()),
-        source: source.into(),
-        input: None,
-        files: Vec::new(),
-        packages: Vec::new(),
-        time: Duration::from_secs(60),
-        cpu: Duration::from_secs(30),
-        deadline: Clock::SYSTEM.now() + Duration::from_secs(120),
-        idempotency_key: None,
-    }
+    start(settings, sandbox).await
 }
 
 /// A script that has so little time.

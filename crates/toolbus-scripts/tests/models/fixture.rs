@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 use parking_lot::Mutex;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 use tokio::sync::OnceCell;
 use tokio_util::sync::CancellationToken;
 use toolbus_config::HumanDuration;
@@ -145,9 +145,7 @@ pub(crate) async fn result_in(level: Level, name: &str, command: &str, arguments
     let settings = Settings { cpu_millis: 1000, ..settings };
     let queue = FairQueue::new(Bounds { running: 1, waiting_per_owner: 1, waiting: 1 });
     let tool = ScriptTool::new(Arc::new(runner), queue, Arc::<Starts>::default(), settings).into_tool();
-    let mut arguments = arguments.as_object().unwrap().clone();
-    let idempotency_key = arguments.remove("key").map(|key| key.as_str().unwrap().into());
-    let call = ToolCall { idempotency_key, ..call(&tool, Caller::unknown(), arguments, None) };
+    let call = call(&tool, Caller::unknown(), arguments, None);
     answered(Arc::clone(&tool.executor).execute_boxed(call).await)
 }
 
@@ -174,7 +172,7 @@ impl Steps {
     /// The result of a script of the agent `a` that is in no session.
     pub(crate) async fn single(&self, arguments: &Value) -> String {
         let caller = Caller { has_section: true, ..Caller::agent(AgentName::parse("a").unwrap()) };
-        let call = call(&self.tool, caller, arguments.as_object().unwrap().clone(), None);
+        let call = call(&self.tool, caller, arguments, None);
         answered(Arc::clone(&self.tool.executor).execute_boxed(call).await)
     }
 
@@ -193,24 +191,26 @@ impl Steps {
         answered(self.begin(of, arguments).await)
     }
 
-    /// A call that runs once the future is polled. `key` of the arguments is its idempotency key.
+    /// A call that runs once the future is polled.
     pub(crate) fn begin(
         &self,
         (agent, session): (&str, Option<&str>),
         arguments: &Value,
     ) -> BoxFuture<'static, Result<ToolOutput, ToolFailure>> {
         let caller = Caller::agent(AgentName::parse(agent).unwrap());
-        let mut arguments = arguments.as_object().unwrap().clone();
-        arguments.insert("session".to_owned(), json!(true));
-        let idempotency_key = arguments.remove("key").map(|key| key.as_str().unwrap().into());
+        let mut arguments = arguments.clone();
+        arguments["session"] = json!(true);
         let caller = Caller { session: session.map(Arc::from), has_section: true, ..caller };
-        let call = ToolCall { idempotency_key, ..call(&self.tool, caller, arguments, None) };
+        let call = call(&self.tool, caller, &arguments, None);
         Arc::clone(&self.tool.executor).execute_boxed(call)
     }
 }
 
-fn call(tool: &Tool, caller: Caller, arguments: Map<String, Value>, progress: Option<ProgressSink>) -> ToolCall {
+/// A call with these arguments, of which `key` is its idempotency key.
+fn call(tool: &Tool, caller: Caller, arguments: &Value, progress: Option<ProgressSink>) -> ToolCall {
+    let mut arguments = arguments.as_object().unwrap().clone();
     ToolCall {
+        idempotency_key: arguments.remove("key").map(|key| key.as_str().unwrap().into()),
         tool: Arc::clone(&tool.descriptor.name),
         call_id: "call-1".into(),
         caller: Arc::new(caller),
@@ -223,7 +223,6 @@ fn call(tool: &Tool, caller: Caller, arguments: Map<String, Value>, progress: Op
         room: None,
         turns: toolbus_core::Turns::default(),
         progress,
-        idempotency_key: None,
     }
 }
 
@@ -231,8 +230,7 @@ fn call(tool: &Tool, caller: Caller, arguments: Map<String, Value>, progress: Op
 pub(crate) async fn watched(level: Level, script: &str) -> (Vec<Progress>, String) {
     let (tool, caller) = ready(level).await;
     let (sink, mut reports) = ProgressSink::new();
-    let arguments = json!({"script": script}).as_object().unwrap().clone();
-    let call = call(&tool, caller, arguments, Some(sink));
+    let call = call(&tool, caller, &json!({"script": script}), Some(sink));
     let running = Arc::clone(&tool.executor).execute_boxed(call);
     let mut seen = Vec::new();
     let reading = async {
@@ -255,7 +253,7 @@ fn answered(result: Result<ToolOutput, ToolFailure>) -> String {
 /// The result of a call with these arguments.
 pub(crate) async fn result_at(level: Level, arguments: &Value) -> String {
     let (tool, caller) = ready(level).await;
-    let call = call(&tool, caller, arguments.as_object().unwrap().clone(), None);
+    let call = call(&tool, caller, arguments, None);
     answered(Arc::clone(&tool.executor).execute_boxed(call).await)
 }
 
@@ -265,9 +263,8 @@ async fn ready(level: Level) -> (Tool, Caller) {
     let (tool, _) = tool(Setup { starts: Arc::clone(&starts), ..Setup::at(level) }).await;
     let caller = Caller { has_section: true, ..Caller::agent(AgentName::parse("a").unwrap()) };
     if mode() == PoolMode::Fork && level == Level::Full {
-        let nothing = json!({"script": ""}).as_object().unwrap().clone();
         let is_forked = async || {
-            let call = call(&tool, caller.clone(), nothing.clone(), None);
+            let call = call(&tool, caller.clone(), &json!({"script": ""}), None);
             answered(Arc::clone(&tool.executor).execute_boxed(call).await);
             (starts.last() == Some("forked")).then_some(())
         };

@@ -29,12 +29,8 @@ if __name__ == "__main__":
 }
 
 #[tokio::test]
-async fn a_pool_whose_processes_are_forked_maps() {
+async fn a_pool_whose_processes_are_forked_or_spawned_maps() {
     assert_snapshot!(result(&pool("fork")).await, @"[0, 1, 4, 9, 16]");
-}
-
-#[tokio::test]
-async fn a_pool_whose_processes_are_spawned_maps() {
     assert_snapshot!(result(&pool("spawn")).await, @"[0, 1, 4, 9, 16]");
 }
 

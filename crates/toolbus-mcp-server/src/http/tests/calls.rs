@@ -59,16 +59,6 @@ async fn nobody_cancels_a_request_of_another_session_or_of_another_agent() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_text_is_another_id_than_a_number() {
-    let (world, session) = Fixture::begun().await;
-    let waiting = world.waiting(&session).await;
-    let of_text = json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": "1"}});
-    world.ask(&world.ana, &session, &of_text).await;
-    world.backend.release.notify_one();
-    assert_eq!(waiting.await.json().await["result"]["isError"], false);
-}
-
-#[tokio::test(start_paused = true)]
 async fn an_answer_that_takes_long_comes_as_a_stream_that_shows_that_it_lives() {
     let (world, session) = Fixture::begun().await;
     let begun = tokio::time::Instant::now();
