@@ -18,6 +18,8 @@ mod server;
 mod session;
 mod short_list;
 mod stdio;
+#[cfg(test)]
+mod testing;
 mod version;
 
 pub use self::auth::{AuthOutcome, Principal, TokenAuth, TokenId};

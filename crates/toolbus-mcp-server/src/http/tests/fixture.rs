@@ -1,7 +1,5 @@
 //! A server whose tools do as the tests say.
 
-use std::collections::BTreeMap;
-use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::pin::Pin;
 use std::sync::Arc;
 
@@ -9,164 +7,67 @@ use axum::body::Bytes;
 use axum::extract::{Extension, State};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use axum::response::Response;
-use futures_util::future::{BoxFuture, ready};
+use futures_util::future::BoxFuture;
 use futures_util::{FutureExt as _, Stream, StreamExt as _};
-use parking_lot::Mutex;
 use serde_json::{Value, json};
-use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
-use toolbus_core::Clock;
-use toolbus_core::caller::{AgentName, Caller};
-use toolbus_core::events::Discard;
+use toolbus_core::caller::AgentName;
 use toolbus_core::failure::{Cause, ToolFailure};
-use toolbus_core::listing::{ListedTool, definition};
 use toolbus_core::progress::Progress;
 use toolbus_core::results::READER;
-use toolbus_core::tool::{ToolDescriptor, ToolOutput};
+use toolbus_core::tool::ToolOutput;
 
 use crate::auth::{Principal, TokenId};
-use crate::backend::{Backend, BackendCall, CallerListing, Document, Unavailable};
-use crate::methods::McpServerSettings;
+use crate::backend::BackendCall;
 use crate::server::McpServer;
+use crate::testing::Fake;
 
 /// Largest message.
 pub(super) const MAX_BODY: usize = 1024 * 1024;
 pub(super) const JSON: (&str, &str) = ("content-type", "application/json");
 pub(super) const BOTH: (&str, &str) = ("accept", "application/json, text/event-stream");
 
-/// Tools and texts, by agent, and what became of calls.
-pub(super) struct Fake {
-    tools: Mutex<BTreeMap<String, Vec<String>>>,
-    documents: Mutex<Vec<Document>>,
-    changes: watch::Sender<u64>,
-    /// Events that happened, in order.
-    log: Mutex<Vec<String>>,
-    /// Lets calls of `wait` end.
-    pub(super) release: Notify,
-    /// Outcome of the next call of `scripted`.
-    scripted: Mutex<Option<Result<ToolOutput, ToolFailure>>>,
-    /// The idempotency keys of calls, in order.
-    pub(super) keys: Mutex<Vec<Option<String>>>,
-}
-
-impl Fake {
-    pub(super) fn has(&self, agent: &str, tools: &[&str]) {
-        let tools = tools.iter().map(|tool| (*tool).to_owned()).collect();
-        self.tools.lock().insert(agent.to_owned(), tools);
-        self.changes.send_modify(|version| *version += 1);
-    }
-
-    pub(super) fn says(&self, text: &str) {
-        let document = Document {
-            uri: "toolbus://servers/one/instructions".to_owned(),
-            name: "one-instructions".to_owned(),
-            title: "Instructions of one".to_owned(),
-            description: "What one says.".to_owned(),
-            mime_type: "text/plain",
-            text: text.into(),
-        };
-        *self.documents.lock() = vec![document];
-        self.changes.send_modify(|version| *version += 1);
-    }
-
-    pub(super) fn script(&self, result: Result<ToolOutput, ToolFailure>) {
-        *self.scripted.lock() = Some(result);
-    }
-
-    pub(super) fn log(&self) -> Vec<String> {
-        self.log.lock().clone()
-    }
-
-    fn note(&self, what: String) {
-        self.log.lock().push(what);
-    }
-
-    fn tools_of(&self, caller: &Caller) -> Vec<String> {
-        let mut tools = self.tools.lock().get(&*caller.owner).cloned().unwrap_or_default();
-        tools.sort();
-        tools
-    }
-}
-
-/// A backend that a server shares with its test.
-struct Shared(Arc<Fake>);
-
-impl Backend for Shared {
-    fn caller(&self, agent: Option<AgentName>, session: Arc<str>) -> Caller {
-        Caller { session: Some(session), ..agent.map_or_else(Caller::unknown, Caller::agent) }
-    }
-
-    fn list<'a>(&'a self, caller: &'a Caller) -> BoxFuture<'a, Result<CallerListing, Unavailable>> {
-        let defined = |name: String| definition(&ToolDescriptor::new(name, "tests", "local"));
-        let tools: Vec<ListedTool> = self.0.tools_of(caller).into_iter().map(defined).collect();
-        ready(Ok(CallerListing { tools })).boxed()
-    }
-
-    fn documents<'a>(&'a self, _: &'a Caller) -> BoxFuture<'a, Result<Vec<Document>, Unavailable>> {
-        ready(Ok(self.0.documents.lock().clone())).boxed()
-    }
-
-    fn fingerprints<'a>(&'a self, caller: &'a Caller) -> BoxFuture<'a, (u64, u64)> {
-        let [mut tools, mut texts] = [DefaultHasher::new(), DefaultHasher::new()];
-        self.0.tools_of(caller).hash(&mut tools);
-        self.0.documents.lock().iter().for_each(|document| document.text.hash(&mut texts));
-        ready((tools.finish(), texts.finish())).boxed()
-    }
-
-    fn tool(&self, caller: &Caller, name: &str) -> Option<Arc<str>> {
-        self.0.tools_of(caller).iter().any(|tool| tool == name).then(|| name.into())
-    }
-
-    fn call(&self, call: BackendCall) -> BoxFuture<'static, Result<ToolOutput, ToolFailure>> {
-        let fake = Arc::clone(&self.0);
-        async move {
-            let BackendCall { caller, tool, arguments, cancelled, progress, idempotency_key, .. } = call;
-            fake.keys.lock().push(idempotency_key.as_deref().map(str::to_owned));
-            if !fake.tools_of(&caller).contains(&tool) {
-                return Err(ToolFailure::new(Cause::UnknownTool, format!("Tool '{tool}' is not registered.")));
-            }
-            fake.note(format!("began {tool}"));
-            let result = match &*tool {
-                "wait" => tokio::select! {
-                    () = fake.release.notified() => Ok(ToolOutput::text("released")),
-                    () = cancelled.cancelled() => Err(ToolFailure::new(Cause::Cancelled, "The call was cancelled.")),
-                },
-                "storm" => {
-                    for step in 0..100_000_u32 {
-                        let progress_now = Progress { progress: step.into(), total: None, message: None };
-                        progress.as_ref().unwrap().report(progress_now);
-                        if step % 100 == 0 {
-                            tokio::task::yield_now().await;
-                        }
-                    }
-                    Ok(ToolOutput::text("calm"))
-                }
-                "hasty" => {
-                    let done = Progress { progress: 1.0, total: Some(1.0), message: None };
-                    progress.as_ref().unwrap().report(done);
-                    Ok(ToolOutput::text("done"))
-                }
-                READER if key_of(arguments.as_deref()) == "wait" => {
-                    fake.release.notified().await;
-                    Ok(ToolOutput::text("released"))
-                }
-                READER if key_of(arguments.as_deref()) == "scripted" => fake.scripted.lock().take().unwrap(),
-                "scripted" => fake.scripted.lock().take().unwrap(),
-                _ => Ok(ToolOutput::text(arguments.unwrap_or_default())),
-            };
-            fake.note(format!("ended {tool}{}", if cancelled.is_cancelled() { " cancelled" } else { "" }));
-            result
+/// Does what the name of a tool says.
+fn run(fake: Arc<Fake>, call: BackendCall) -> BoxFuture<'static, Result<ToolOutput, ToolFailure>> {
+    async move {
+        let BackendCall { caller, tool, arguments, cancelled, progress, idempotency_key, .. } = call;
+        fake.keys.lock().push(idempotency_key.as_deref().map(str::to_owned));
+        if !fake.tools_of(&caller).contains(&tool) {
+            return Err(ToolFailure::new(Cause::UnknownTool, format!("Tool '{tool}' is not registered.")));
         }
-        .boxed()
+        fake.note(format!("began {tool}"));
+        let result = match &*tool {
+            "wait" => tokio::select! {
+                () = fake.release.notified() => Ok(ToolOutput::text("released")),
+                () = cancelled.cancelled() => Err(ToolFailure::new(Cause::Cancelled, "The call was cancelled.")),
+            },
+            "storm" => {
+                for step in 0..100_000_u32 {
+                    let progress_now = Progress { progress: step.into(), total: None, message: None };
+                    progress.as_ref().unwrap().report(progress_now);
+                    if step % 100 == 0 {
+                        tokio::task::yield_now().await;
+                    }
+                }
+                Ok(ToolOutput::text("calm"))
+            }
+            "hasty" => {
+                let done = Progress { progress: 1.0, total: Some(1.0), message: None };
+                progress.as_ref().unwrap().report(done);
+                Ok(ToolOutput::text("done"))
+            }
+            READER if key_of(arguments.as_deref()) == "wait" => {
+                fake.release.notified().await;
+                Ok(ToolOutput::text("released"))
+            }
+            READER if key_of(arguments.as_deref()) == "scripted" => fake.scripted.lock().take().unwrap(),
+            "scripted" => fake.scripted.lock().take().unwrap(),
+            _ => Ok(ToolOutput::text(arguments.unwrap_or_default())),
+        };
+        fake.note(format!("ended {tool}{}", if cancelled.is_cancelled() { " cancelled" } else { "" }));
+        result
     }
-
-    fn changes(&self) -> watch::Receiver<u64> {
-        self.0.changes.subscribe()
-    }
-
-    fn end_session(&self, caller: &Caller) {
-        self.0.note(format!("end of a session of {}", caller.owner));
-    }
+    .boxed()
 }
 
 /// The key of the entry that is read.
@@ -190,25 +91,9 @@ fn principal(agent: &str, token: u64) -> Principal {
 
 impl Fixture {
     pub(super) fn new() -> Self {
-        let backend = Arc::new(Fake {
-            tools: Mutex::default(),
-            documents: Mutex::default(),
-            changes: watch::Sender::new(0),
-            log: Mutex::default(),
-            release: Notify::new(),
-            scripted: Mutex::default(),
-            keys: Mutex::default(),
-        });
-        backend.has("ana", &["echo", "scripted", "storm", "wait"]);
-        let settings = McpServerSettings {
-            name: "toolbus".to_owned(),
-            version: "0.0.0".to_owned(),
-            max_body: MAX_BODY,
-            clock: Clock::SYSTEM,
-        };
+        let backend = Fake::new(run, &["echo", "scripted", "storm", "wait"]);
         let closing = CancellationToken::new();
-        let shared = Arc::new(Shared(Arc::clone(&backend)));
-        let server = McpServer::new(settings, shared, Arc::new(Discard), closing.clone());
+        let server = backend.serve("0.0.0", MAX_BODY, &closing);
         Self { backend, server, closing, ana: principal("ana", 1), bea: principal("bea", 2) }
     }
 

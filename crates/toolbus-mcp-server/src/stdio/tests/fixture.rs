@@ -1,28 +1,21 @@
 //! One client of a server with a backend of the tests'.
 
-use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
-use futures_util::future::{BoxFuture, ready};
-use parking_lot::Mutex;
+use futures_util::future::BoxFuture;
 use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader, DuplexStream, Lines};
-use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
-use toolbus_core::Clock;
-use toolbus_core::caller::{AgentName, Caller};
-use toolbus_core::events::Discard;
+use toolbus_core::caller::AgentName;
 use toolbus_core::failure::{Cause, ToolFailure};
-use toolbus_core::listing::{ListedTool, definition};
 use toolbus_core::progress::Progress;
-use toolbus_core::tool::{ToolDescriptor, ToolOutput};
+use toolbus_core::tool::ToolOutput;
 
-use crate::backend::{Backend, BackendCall, CallerListing, Document, Unavailable};
-use crate::methods::McpServerSettings;
-use crate::server::McpServer;
+use crate::backend::BackendCall;
 use crate::stdio::StdioEnd;
+use crate::testing::Fake;
 
 /// Longest message that is taken.
 pub(super) const MAX_BODY: usize = 4_096;
@@ -33,96 +26,36 @@ const PATIENCE: Duration = Duration::from_secs(600);
 pub(super) const INITIALIZE: &str = r#"{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"test","version":"1"}}}"#;
 pub(super) const INITIALIZED: &str = r#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#;
 
-/// Tools that do what their names say, and a list that can be changed.
-pub(super) struct Fake {
-    tools: watch::Sender<Vec<&'static str>>,
-    changes: watch::Sender<u64>,
-    log: Mutex<Vec<String>>,
-}
-
-impl Fake {
-    pub(super) fn offer(&self, tools: &[&'static str]) {
-        self.tools.send_replace(tools.to_vec());
-        self.changes.send_modify(|count| *count += 1);
-    }
-
-    fn note(&self, what: impl Into<String>) {
-        self.log.lock().push(what.into());
-    }
-
-    /// Returns what happened, in order.
-    pub(super) fn log(&self) -> Vec<String> {
-        self.log.lock().clone()
-    }
-}
-
-/// The backend is kept by the test, too.
-struct Shared(Arc<Fake>);
-
-impl Backend for Shared {
-    fn caller(&self, agent: Option<AgentName>, session: Arc<str>) -> Caller {
-        Caller { session: Some(session), ..Caller::agent(agent.unwrap()) }
-    }
-
-    fn list<'a>(&'a self, caller: &'a Caller) -> BoxFuture<'a, Result<CallerListing, Unavailable>> {
-        assert_eq!(&*caller.name, "ana");
-        let tool = |name: &&str| -> ListedTool { definition(&ToolDescriptor::new(*name, "test", "local")) };
-        ready(Ok(CallerListing { tools: self.0.tools.borrow().iter().map(tool).collect() })).boxed()
-    }
-
-    fn documents<'a>(&'a self, _: &'a Caller) -> BoxFuture<'a, Result<Vec<Document>, Unavailable>> {
-        ready(Ok(Vec::new())).boxed()
-    }
-
-    fn fingerprints<'a>(&'a self, _: &'a Caller) -> BoxFuture<'a, (u64, u64)> {
-        let mut hash = DefaultHasher::new();
-        self.0.tools.borrow().hash(&mut hash);
-        ready((hash.finish(), 0)).boxed()
-    }
-
-    fn tool(&self, _: &Caller, name: &str) -> Option<Arc<str>> {
-        self.0.tools.borrow().contains(&name).then(|| name.into())
-    }
-
-    fn call(&self, call: BackendCall) -> BoxFuture<'static, Result<ToolOutput, ToolFailure>> {
-        let fake = Arc::clone(&self.0);
-        let running = tokio::spawn(async move {
-            let BackendCall { tool, arguments, cancelled, progress, .. } = call;
-            match &*tool {
-                "echo" => Ok(ToolOutput::text(arguments.unwrap_or_default())),
-                "second" => {
-                    tokio::time::sleep(Duration::from_secs(1)).await;
-                    fake.note("second: done");
-                    Ok(ToolOutput::text("done"))
-                }
-                "large" => Ok(ToolOutput::text("x".repeat(100_000))),
-                "counts" => {
-                    for count in 1..=3_u32 {
-                        if let Some(progress) = &progress {
-                            progress.report(Progress { progress: count.into(), total: Some(3.0), message: None });
-                        }
-                        tokio::time::sleep(Duration::from_secs(1)).await;
-                    }
-                    Ok(ToolOutput::text("counted"))
-                }
-                "waits" => {
-                    cancelled.cancelled().await;
-                    fake.note("waits: cancelled");
-                    Err(ToolFailure::new(Cause::Cancelled, "The call was cancelled."))
-                }
-                _ => Err(ToolFailure::new(Cause::UnknownTool, format!("There is no tool `{tool}`."))),
+/// Does what the name of a tool says, also when nobody waits for it any more.
+fn run(fake: Arc<Fake>, call: BackendCall) -> BoxFuture<'static, Result<ToolOutput, ToolFailure>> {
+    let running = tokio::spawn(async move {
+        let BackendCall { tool, arguments, cancelled, progress, .. } = call;
+        match &*tool {
+            "echo" => Ok(ToolOutput::text(arguments.unwrap_or_default())),
+            "second" => {
+                tokio::time::sleep(Duration::from_secs(1)).await;
+                fake.note("second: done");
+                Ok(ToolOutput::text("done"))
             }
-        });
-        async move { running.await.unwrap() }.boxed()
-    }
-
-    fn changes(&self) -> watch::Receiver<u64> {
-        self.0.changes.subscribe()
-    }
-
-    fn end_session(&self, _: &Caller) {
-        self.0.note("session ended");
-    }
+            "large" => Ok(ToolOutput::text("x".repeat(100_000))),
+            "counts" => {
+                for count in 1..=3_u32 {
+                    if let Some(progress) = &progress {
+                        progress.report(Progress { progress: count.into(), total: Some(3.0), message: None });
+                    }
+                    tokio::time::sleep(Duration::from_secs(1)).await;
+                }
+                Ok(ToolOutput::text("counted"))
+            }
+            "waits" => {
+                cancelled.cancelled().await;
+                fake.note("waits: cancelled");
+                Err(ToolFailure::new(Cause::Cancelled, "The call was cancelled."))
+            }
+            _ => Err(ToolFailure::new(Cause::UnknownTool, format!("There is no tool `{tool}`."))),
+        }
+    });
+    async move { running.await.unwrap() }.boxed()
 }
 
 /// The client's side.
@@ -149,20 +82,9 @@ impl Fixture {
 
     /// Builds a fixture in which what the client does not read fits into a pipe of so many bytes, or waits.
     pub(super) fn with_pipe(bytes: usize) -> Self {
-        let fake = Arc::new(Fake {
-            tools: watch::Sender::new(vec!["counts", "echo", "waits"]),
-            changes: watch::Sender::new(0),
-            log: Mutex::default(),
-        });
-        let settings = McpServerSettings {
-            name: "toolbus".to_owned(),
-            version: "1".to_owned(),
-            max_body: MAX_BODY,
-            clock: Clock::SYSTEM,
-        };
+        let fake = Fake::new(run, &["counts", "echo", "waits"]);
         let closing = CancellationToken::new();
-        let backend = Arc::new(Shared(Arc::clone(&fake)));
-        let server = McpServer::new(settings, backend, Arc::new(Discard), closing.clone());
+        let server = fake.serve("1", MAX_BODY, &closing);
         let (input, server_input) = tokio::io::duplex(bytes);
         let (server_output, output) = tokio::io::duplex(bytes);
         let agent = AgentName::parse("ana").unwrap();

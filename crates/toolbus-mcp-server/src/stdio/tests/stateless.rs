@@ -40,7 +40,7 @@ async fn a_client_listens_several_times_and_ends_each_by_its_id() {
     insta::assert_snapshot!(world.ask(&alone(1, "subscriptions/listen", TOOLS)).await, @r#"{"jsonrpc":"2.0","method":"notifications/subscriptions/acknowledged","params":{"_meta":{"io.modelcontextprotocol/subscriptionId":1},"notifications":{"toolsListChanged":true}}}"#);
     world.ask(&alone(2, "subscriptions/listen", TOOLS)).await;
     insta::assert_snapshot!(world.ask(&alone(2, "subscriptions/listen", TOOLS)).await, @r#"{"jsonrpc":"2.0","id":2,"error":{"code":-32600,"message":"A request of the id 2 is under way in this session. Use each id once."}}"#);
-    world.fake.offer(&["echo"]);
+    world.fake.has("ana", &["echo"]);
     let mut told = [world.hear().await, world.hear().await];
     told.sort();
     insta::assert_snapshot!(told.join("\n"), @r#"
@@ -49,7 +49,7 @@ async fn a_client_listens_several_times_and_ends_each_by_its_id() {
     "#);
     world.say(&cancel(1)).await;
     world.hear_nothing().await;
-    world.fake.offer(&["waits"]);
+    world.fake.has("ana", &["waits"]);
     assert!(world.hear().await.contains(r#""io.modelcontextprotocol/subscriptionId":2"#));
     world.hear_nothing().await;
 }
@@ -73,5 +73,5 @@ async fn both_generations_may_be_spoken_on_one_connection() {
     assert!(world.ask(&alone(3, "tools/call", r#""name":"echo","#)).await.contains("resultType"));
     world.close_input();
     let (_, _, log) = world.ended().await;
-    assert_eq!(log, ["session ended", "session ended"]);
+    assert_eq!(log, ["end of a session of ana", "end of a session of ana"]);
 }

@@ -69,7 +69,7 @@ async fn reports_of_progress_come_before_the_answer() {
 async fn a_client_is_told_of_changes_once_it_is_there() {
     let mut world = Fixture::begun().await;
     world.ask(&plain(1, "tools/list")).await;
-    world.fake.offer(&["echo"]);
+    world.fake.has("ana", &["echo"]);
     world.hear_nothing().await;
     world.say(INITIALIZED).await;
     // What changed since it last listed tools.
@@ -77,9 +77,9 @@ async fn a_client_is_told_of_changes_once_it_is_there() {
     // Said twice, it is told once all the same.
     world.say(INITIALIZED).await;
     world.hear_nothing().await;
-    world.fake.offer(&["echo", "waits"]);
+    world.fake.has("ana", &["echo", "waits"]);
     insta::assert_snapshot!(world.hear().await, @r#"{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}"#);
-    world.fake.offer(&["echo", "waits"]);
+    world.fake.has("ana", &["echo", "waits"]);
     world.hear_nothing().await;
 }
 
