@@ -9,10 +9,22 @@ use tokio_util::sync::CancellationToken;
 use toolbus_core::Clock;
 use toolbus_core::caller::Caller;
 use toolbus_core::tool::{Tool, ToolCall};
-use toolbus_sandbox::{Level, Sandbox};
+use toolbus_sandbox::{Level, Limits, Sandbox};
 
 /// The levels that are tested.
 pub(crate) const LEVELS: [Level; 2] = [Level::Full, Level::NoNamespaces];
+
+/// Limits of scripts, unless a test is about them.
+pub(crate) const LIMITS: Limits = Limits {
+    memory: 256 << 20,
+    disk: 64 << 20,
+    files: 4096,
+    file_size: 64 << 20,
+    open_files: 256,
+    processes: 64,
+    output: 1 << 20,
+    artifacts: 4 << 20,
+};
 
 /// The program that confines, which `cargo test` builds as an example.
 pub(crate) fn helper() -> PathBuf {

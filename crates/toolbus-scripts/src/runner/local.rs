@@ -183,16 +183,7 @@ mod tests {
     use crate::requirement::Requirement;
     use crate::runner::{RunFailure, Runner as _, RunnerStatus, Script, StartKind};
 
-    const LIMITS: Limits = Limits {
-        memory: 256 << 20,
-        disk: 64 << 20,
-        files: 4096,
-        file_size: 64 << 20,
-        open_files: 256,
-        processes: 64,
-        output: 100_000,
-        artifacts: 1_000,
-    };
+    const LIMITS: Limits = Limits { output: 100_000, artifacts: 1_000, ..crate::testing::LIMITS };
 
     async fn runner() -> LocalRunner {
         LocalRunner::new(Interpreter::find("python3").await.unwrap(), LIMITS, None)

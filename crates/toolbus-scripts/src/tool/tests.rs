@@ -16,25 +16,15 @@ use toolbus_core::caller::{AgentName, Caller};
 use toolbus_core::events::{ScriptEvents, ScriptRun};
 use toolbus_core::failure::{Cause, ToolFailure};
 use toolbus_core::tool::{Tool, ToolCall, ToolOutput};
-use toolbus_sandbox::{Ending, Level, Limits, Outcome, Stop, Stream, Usage, Watcher};
+use toolbus_sandbox::{Ending, Level, Limits, Outcome, Stop, Usage, Watcher};
 
+use super::text::tests::outcome;
 use super::{Rights, ScriptMemory, ScriptTool, Settings};
 use crate::packages::PackageError;
 use crate::queue::{Bounds, FairQueue};
 use crate::requirement::AllowedPackages;
 use crate::runner::{Finished, RunFailure, Runner, RunnerStatus, Script, StartKind};
-use crate::testing;
-
-pub(super) const LIMITS: Limits = Limits {
-    memory: 256 << 20,
-    disk: 64 << 20,
-    files: 4096,
-    file_size: 64 << 20,
-    open_files: 256,
-    processes: 64,
-    output: 1 << 20,
-    artifacts: 4 << 20,
-};
+use crate::testing::{self, LIMITS};
 
 /// Scripts of at most 300 s, half a processor, and two packages.
 pub(super) fn settings() -> Settings {
@@ -103,16 +93,8 @@ impl ScriptEvents for FakeRunner {
 }
 
 fn finished(ending: Ending, stdout: &str) -> Finished {
-    let outcome = Outcome {
-        ending,
-        stdout: Stream { bytes: Bytes::from(stdout.to_owned()), is_cut: false },
-        stderr: Stream::default(),
-        artifacts: Vec::new(),
-        left_out: 0,
-        not_returned: Vec::new(),
-        usage: Some(Usage { cpu_us: 1_500_000, peak_memory: 1 << 20 }),
-        elapsed: Duration::from_secs(2),
-    };
+    let usage = Some(Usage { cpu_us: 1_500_000, peak_memory: 1 << 20 });
+    let outcome = Outcome { usage, elapsed: Duration::from_secs(2), ..outcome(ending, stdout, "") };
     Finished { outcome, value: None, start: StartKind::Warm, installing: Duration::from_secs(1) }
 }
 

@@ -264,7 +264,7 @@ pub(super) mod tests {
 
     use super::*;
     use crate::runner::StartKind;
-    use crate::tool::tests::LIMITS;
+    use crate::testing::LIMITS;
 
     const TIME: Duration = Duration::from_secs(30);
 
@@ -272,7 +272,7 @@ pub(super) mod tests {
         Stream { bytes: Bytes::from(text.to_owned()), is_cut: false }
     }
 
-    fn outcome(ending: Ending, stdout: &str, stderr: &str) -> Outcome {
+    pub(in crate::tool) fn outcome(ending: Ending, stdout: &str, stderr: &str) -> Outcome {
         Outcome {
             ending,
             stdout: stream(stdout),

@@ -31,19 +31,10 @@ use toolbus_scripts::runner::sandbox::{SandboxRunner, SandboxSettings};
 use toolbus_scripts::tool::{ScriptTool, Settings};
 use toolbus_testing::patience::eventually;
 
-const MIB: u64 = 1024 * 1024;
-
 /// The limits that a configuration without any has.
-const LIMITS: Limits = Limits {
-    memory: 256 * MIB,
-    disk: 64 * MIB,
-    files: 4096,
-    file_size: 64 * MIB,
-    open_files: 256,
-    processes: 64,
-    output: MIB,
-    artifacts: 4 * MIB,
-};
+fn limits() -> Limits {
+    ScriptConfig::default().limits()
+}
 
 /// Time of a call, which no script needs.
 const TIME: Duration = Duration::from_secs(120);
@@ -108,7 +99,7 @@ async fn tool(setup: Setup) -> (Tool, Arc<SessionSet>) {
     let Setup { level, sessions, mode, packages, starts } = setup;
     let runner = SandboxSettings {
         interpreter: interpreter().await,
-        limits: LIMITS,
+        limits: limits(),
         require: level,
         strongest: level,
         pool: PoolConfig { mode, ..PoolConfig::NONE },
@@ -123,7 +114,7 @@ async fn tool(setup: Setup) -> (Tool, Arc<SessionSet>) {
         timeout: Duration::from_secs(30),
         max_timeout: Duration::from_secs(60),
         cpu_millis: 1000,
-        limits: LIMITS,
+        limits: limits(),
         packages: AllowedPackages::parse(allowed).unwrap(),
         package_timeout: Duration::from_secs(30),
         sessions: Some(sessions),
@@ -140,7 +131,7 @@ async fn tool(setup: Setup) -> (Tool, Arc<SessionSet>) {
 pub(crate) async fn result_in(level: Level, name: &str, command: &str, arguments: &Value) -> String {
     let language = LanguageConfig { command: vec![command.to_owned()], file: "script".to_owned(), read: Vec::new() };
     let sandbox = Sandbox::with_helper(helper(), level).unwrap();
-    let runner = LanguageRunner::new(&language, sandbox, LIMITS).unwrap();
+    let runner = LanguageRunner::new(&language, sandbox, limits()).unwrap();
     let settings = ScriptConfig::default().settings(HumanDuration::from_secs(60)).of_language(name);
     let settings = Settings { cpu_millis: 1000, ..settings };
     let queue = FairQueue::new(Bounds { running: 1, waiting_per_owner: 1, waiting: 1 });
