@@ -42,19 +42,31 @@ async fn all_pages_are_read() {
     assert_eq!(listed.tools.last().unwrap().name, "tool-9999");
 }
 
-#[tokio::test]
-async fn tools_beyond_ten_thousand_are_left_out() {
-    let tools: Vec<Value> = (0..10_001).map(|n| tool(&format!("tool-{n}"))).collect();
-    let listed = listed(|_| json!({ "tools": tools })).await;
-    assert_eq!(listed.tools.len(), 10_000);
-    assert_eq!(listed.cut.as_deref(), Some("the server lists more than 10000 tools"));
+/// The cursor of the page after this one.
+fn next(cursor: Option<&str>) -> String {
+    (cursor.map_or(0, |cursor| cursor.parse::<u32>().unwrap()) + 1).to_string()
 }
 
 #[tokio::test]
-async fn pages_that_lead_back_are_left() {
-    let listed = listed(|_| json!({ "tools": [tool("same")], "nextCursor": "again" })).await;
-    assert_eq!(listed.tools.len(), 2);
-    assert_eq!(listed.cut.as_deref(), Some("the server's pages lead back to where they were"));
+async fn a_list_that_is_too_long_or_leads_nowhere_is_cut_and_it_is_told_why() {
+    type Page = fn(Option<&str>) -> Value;
+    let many: Page = |_| json!({ "tools": (0..10_001).map(|n| tool(&format!("tool-{n}"))).collect::<Vec<_>>() });
+    let leads_back: Page = |_| json!({ "tools": [tool("same")], "nextCursor": "again" });
+    let has_no_end: Page = |cursor| json!({ "tools": [tool("same")], "nextCursor": next(cursor) });
+    let large: Page = |cursor| {
+        let schema = json!({ "type": "object" });
+        let tool = json!({ "name": "long", "description": "x".repeat(9 << 20), "inputSchema": schema });
+        json!({ "tools": [tool], "nextCursor": next(cursor) })
+    };
+    for (page, tools, cut) in [
+        (many, 10_000, "the server lists more than 10000 tools"),
+        (leads_back, 2, "the server's pages lead back to where they were"),
+        (has_no_end, 1_000, "the server has more than 1000 pages of tools"),
+        (large, 3, "the server's definitions take more than 32 MiB"),
+    ] {
+        let listed = listed(page).await;
+        assert_eq!((listed.tools.len(), listed.cut.as_deref()), (tools, Some(cut)));
+    }
 }
 
 #[tokio::test]
@@ -67,30 +79,6 @@ async fn an_empty_cursor_leads_to_a_page_or_ends_the_list_of_a_server_that_means
     assert_eq!(names(second.await), ["a", "b"]);
     let same = listed(|_| json!({ "tools": [tool("a")], "nextCursor": "" })).await;
     assert_eq!((same.cut.clone(), names(same)), (None, vec!["a".to_owned()]));
-}
-
-#[tokio::test]
-async fn pages_without_end_are_left() {
-    let listed = listed(|cursor| {
-        let page: u32 = cursor.map_or(0, |cursor| cursor.parse().unwrap());
-        json!({ "tools": [tool("same")], "nextCursor": (page + 1).to_string() })
-    })
-    .await;
-    assert_eq!(listed.tools.len(), 1_000);
-    assert_eq!(listed.cut.as_deref(), Some("the server has more than 1000 pages of tools"));
-}
-
-#[tokio::test]
-async fn definitions_take_no_more_than_their_room() {
-    let long = "x".repeat(9 << 20);
-    let listed = listed(|cursor| {
-        let page: u32 = cursor.map_or(0, |cursor| cursor.parse().unwrap());
-        let tool = json!({ "name": "long", "description": long, "inputSchema": { "type": "object" } });
-        json!({ "tools": [tool], "nextCursor": (page + 1).to_string() })
-    })
-    .await;
-    assert_eq!(listed.tools.len(), 3);
-    assert_eq!(listed.cut.as_deref(), Some("the server's definitions take more than 32 MiB"));
 }
 
 #[tokio::test]

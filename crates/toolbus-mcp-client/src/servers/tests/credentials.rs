@@ -12,7 +12,6 @@ use super::fixture::Fixture;
 use super::remote::{Remote, answered};
 use super::*;
 use crate::spec::{Credential, Credentials};
-use crate::testing;
 
 /// A world with a server for agents with these tokens. It answers a call with the token that it came with, and refuses
 /// the token `old`.

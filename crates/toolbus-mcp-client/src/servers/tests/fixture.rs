@@ -10,7 +10,6 @@ use toolbus_protocol::Random;
 
 use super::*;
 use crate::status::PhaseName;
-use crate::testing;
 
 /// Times that a test can wait for. Those of a start are longer than a busy machine needs.
 pub(super) const HASTE: Timeouts = Timeouts {

@@ -7,7 +7,6 @@ use super::fixture::{Fixture, is_running, kill};
 use super::remote::{Remote, not_found};
 use super::*;
 use crate::servers::sessions::ServerSessions;
-use crate::testing;
 
 /// A world in which `a` is started for each session of the set `desk`.
 struct Desk {

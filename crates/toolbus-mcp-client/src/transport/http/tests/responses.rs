@@ -192,24 +192,17 @@ async fn an_answer_that_is_none_fails_the_call_at_once() {
 }
 
 #[tokio::test]
-async fn events_that_are_no_messages_are_left_out() {
-    let server = answering(|asked| {
-        let response = json!({ "jsonrpc": "2.0", "id": asked.id(), "result": said("at last") });
-        events(format!(": comment\n\nnonsense\n\nevent: ping\ndata: x\n\ndata: {{half\n\ndata: {response}\n\n"))
-    })
-    .await;
-    assert_eq!(answer_of(&server).await["result"], said("at last"));
-}
-
-#[tokio::test]
-async fn a_handshake_goes_on_after_events_that_are_no_messages() {
-    let server = Server::answering("initialize", |asked| {
-        let result = json!({ "protocolVersion": "2025-06-18", "capabilities": {}, "serverInfo": { "name": "a", "version": "1" } });
-        let response = json!({ "jsonrpc": "2.0", "id": asked.id(), "result": result });
-        events(format!("event: ping\ndata: x\n\ndata: {{half\n\ndata: {response}\n\n"))
-    })
-    .await;
-    assert_eq!(answer_of(&server).await["result"], said("hello"));
+async fn a_call_and_a_handshake_go_on_after_events_that_are_no_messages() {
+    let info = json!({ "name": "a", "version": "1" });
+    let begun = json!({ "protocolVersion": "2025-06-18", "capabilities": {}, "serverInfo": info });
+    for (method, result, expected) in [("tools/call", said("at last"), "at last"), ("initialize", begun, "hello")] {
+        let server = Server::answering(method, move |asked| {
+            let response = json!({ "jsonrpc": "2.0", "id": asked.id(), "result": result });
+            events(format!(": comment\n\nnonsense\n\nevent: ping\ndata: x\n\ndata: {{half\n\ndata: {response}\n\n"))
+        })
+        .await;
+        assert_eq!(answer_of(&server).await["result"], said(expected), "{method}");
+    }
 }
 
 fn deep() -> String {
