@@ -5,9 +5,10 @@ use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 use serde_json::Value;
+use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 use toolbus_broker::embedded::Embedded;
-use toolbus_core::bus::Bus;
+use toolbus_core::bus::{Bus, Delivery, Ownership, Subscription};
 use toolbus_core::caller::{AgentName, Caller, Identity};
 use toolbus_core::events::Discard;
 use toolbus_core::failure::ToolFailure;
@@ -78,6 +79,18 @@ pub(crate) fn reply_rules() -> ReplyRules {
         default_topic: "tool.result".to_owned(),
         own_topics_only: false,
     }
+}
+
+/// The messages of these topics, from a queue of this name.
+pub(crate) fn queue(bus: &Embedded, name: &str, topics: &[&str], max_body: usize) -> mpsc::Receiver<Delivery> {
+    bus.connect().consume(Subscription {
+        queue: name.to_owned(),
+        topics: topics.iter().map(|topic| (*topic).to_owned()).collect(),
+        prefetch: 1000,
+        max_body,
+        ownership: Ownership::Shared,
+        is_inbox: false,
+    })
 }
 
 /// An agent of this name.

@@ -6,7 +6,7 @@ use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 use toolbus_broker::embedded::Embedded;
-use toolbus_core::bus::{Bus as _, Delivery, Ownership, PublishError, Subscription};
+use toolbus_core::bus::{Delivery, PublishError};
 use toolbus_core::caller::{AgentName, Caller};
 use toolbus_core::events::SubagentEvents;
 use toolbus_core::failure::{Cause, ToolFailure};
@@ -61,15 +61,22 @@ impl Fixture {
         Self { subagents, other, clock, bus, doubtful, store, reported }
     }
 
+    /// The same, with the queue of the pool.
+    fn with_offers() -> (Self, mpsc::Receiver<Delivery>) {
+        let fixture = Self::new();
+        let offers = fixture.queue("subagent.task.thinkers");
+        (fixture, offers)
+    }
+
+    /// The same, with a task that ana has given.
+    async fn with_task() -> (Self, mpsc::Receiver<Delivery>, String) {
+        let (fixture, offers) = Self::with_offers();
+        let id = fixture.spawn().await;
+        (fixture, offers, id)
+    }
+
     fn queue(&self, topic: &str) -> mpsc::Receiver<Delivery> {
-        self.bus.connect().consume(Subscription {
-            queue: format!("queue of {topic}"),
-            topics: vec![topic.to_owned()],
-            prefetch: 100,
-            max_body: 100_000,
-            ownership: Ownership::Shared,
-            is_inbox: false,
-        })
+        testing::queue(&self.bus, &format!("queue of {topic}"), &[topic], 100_000)
     }
 
     async fn call(&self, agent: &str, tool: &str, arguments: Value) -> Result<ToolOutput, ToolFailure> {
@@ -160,8 +167,7 @@ async fn a_task_is_offered_to_its_pool_and_its_reports_reach_the_agent_that_gave
 
 #[tokio::test]
 async fn an_operator_sees_how_far_the_tasks_of_all_agents_are() {
-    let fixture = Fixture::new();
-    let _offers = fixture.queue("subagent.task.thinkers");
+    let (fixture, _offers) = Fixture::with_offers();
     let state = async || {
         let all = fixture.subagents.overview().await.unwrap();
         let shown = all.rows.into_iter().map(|task| (task.id, task.worker, task.state, task.output, task.is_told));
@@ -240,9 +246,7 @@ async fn a_task_that_nobody_takes_or_for_which_there_is_no_room_is_an_error() {
 
 #[tokio::test]
 async fn a_result_that_no_queue_takes_is_told_once_one_does() {
-    let fixture = Fixture::new();
-    let _offers = fixture.queue("subagent.task.thinkers");
-    let id = fixture.spawn().await;
+    let (fixture, _offers, id) = Fixture::with_task().await;
     assert_eq!(fixture.result("w1", &id, "42").await, Ok(()));
     fixture.subagents.sweep().await.unwrap();
     let mut results = fixture.queue("subagent.result.ana");
@@ -252,8 +256,7 @@ async fn a_result_that_no_queue_takes_is_told_once_one_does() {
 
 #[tokio::test]
 async fn agents_without_a_section_share_no_whiteboard_by_their_tasks() {
-    let fixture = Fixture::new();
-    let _offers = fixture.queue("subagent.task.thinkers");
+    let (fixture, _offers) = Fixture::with_offers();
     let tools = [fixture.subagents.tools(), fixture.subagents.whiteboard_tools()].concat();
     for (agent, worker) in [("ana", "w1"), ("eve", "w2")] {
         let caller = Caller { has_section: false, ..testing::agent(agent) };
@@ -273,9 +276,7 @@ async fn agents_without_a_section_share_no_whiteboard_by_their_tasks() {
 
 #[tokio::test]
 async fn a_whiteboard_is_its_agents_and_that_of_the_sub_agents_that_work_for_it() {
-    let fixture = Fixture::new();
-    let _offers = fixture.queue("subagent.task.thinkers");
-    let id = fixture.spawn().await;
+    let (fixture, _offers, id) = Fixture::with_task().await;
     let write = json!({"key": "plan", "value": "count twice"});
     assert_eq!(fixture.text("ana", "whiteboard_write", write).await, "Wrote 'plan' to the whiteboard.");
     let of_task = json!({"key": "plan", "task_id": id});
@@ -300,8 +301,7 @@ async fn a_whiteboard_is_its_agents_and_that_of_the_sub_agents_that_work_for_it(
 
 #[tokio::test]
 async fn calls_at_once_in_several_replicas_exceed_no_limit_of_tasks_or_entries() {
-    let fixture = Fixture::new();
-    let _offers = fixture.queue("subagent.task.thinkers");
+    let (fixture, _offers) = Fixture::with_offers();
     let replicas = [&fixture.subagents, &fixture.other];
     let spawning = (0..20)
         .map(|number| Fixture::call_at(replicas[number % 2], "ana", "spawn_subagent", json!({"description": "x"})));
@@ -323,8 +323,7 @@ async fn a_task_whose_offer_is_not_confirmed_has_an_unknown_outcome_and_its_resu
         Route::Doubted(Some(PublishError::Unavailable("lost".to_owned()))),
         Route::Doubted(Some(PublishError::Rejected("another queue for it is full".to_owned()))),
     ] {
-        let fixture = Fixture::new();
-        let mut offers = fixture.queue("subagent.task.thinkers");
+        let (fixture, mut offers) = Fixture::with_offers();
         fixture.doubtful.route_all(doubt);
         let failure = fixture.call("ana", "spawn_subagent", json!({"description": "x"})).await.unwrap_err();
         let id = next(&mut offers).await["taskId"].as_str().unwrap().to_owned();
@@ -342,8 +341,7 @@ async fn a_task_whose_offer_is_not_confirmed_has_an_unknown_outcome_and_its_resu
         assert_eq!(fixture.result("w1", &id, "42").await, Ok(()));
         assert_eq!(next(&mut results).await["output"], "42");
     }
-    let fixture = Fixture::new();
-    let _offers = fixture.queue("subagent.task.thinkers");
+    let (fixture, _offers) = Fixture::with_offers();
     fixture.doubtful.route_all(Route::Refused);
     assert!(fixture.call("ana", "spawn_subagent", json!({"description": "x"})).await.unwrap().is_error);
     assert_eq!(fixture.text("ana", "list_subagents", json!({})).await, "No active subagents.", "it is forgotten");
@@ -351,9 +349,8 @@ async fn a_task_whose_offer_is_not_confirmed_has_an_unknown_outcome_and_its_resu
 
 #[tokio::test]
 async fn what_does_not_count_is_counted_by_its_reason() {
-    let fixture = Fixture::new();
-    let (_offers, _results) = (fixture.queue("subagent.task.thinkers"), fixture.queue("subagent.result.ana"));
-    let id = fixture.spawn().await;
+    let (fixture, _offers, id) = Fixture::with_task().await;
+    let _results = fixture.queue("subagent.result.ana");
     let report = async |sender: Caller, id: &str| {
         let body = json!({"taskId": id, "output": "42", "isSuccess": true}).to_string();
         let kind = message_type::SUBAGENT_RESULT_MESSAGE;
@@ -378,9 +375,8 @@ async fn what_does_not_count_is_counted_by_its_reason() {
 
 #[tokio::test(start_paused = true)]
 async fn a_report_that_arrives_while_the_store_is_away_has_to_come_again_and_counts_then() {
-    let fixture = Fixture::new();
-    let (_offers, mut results) = (fixture.queue("subagent.task.thinkers"), fixture.queue("subagent.result.ana"));
-    let id = fixture.spawn().await;
+    let (fixture, _offers, id) = Fixture::with_task().await;
+    let mut results = fixture.queue("subagent.result.ana");
     let body = json!({"taskId": id, "output": "42", "isSuccess": true}).to_string();
     let (kind, sender) = (message_type::SUBAGENT_RESULT_MESSAGE, testing::agent("w1"));
     let mut taken = Vec::new();
@@ -395,9 +391,7 @@ async fn a_report_that_arrives_while_the_store_is_away_has_to_come_again_and_cou
 
 #[tokio::test]
 async fn tasks_that_are_not_due_are_not_read_and_an_untold_result_is_looked_at_soon() {
-    let fixture = Fixture::new();
-    let _offers = fixture.queue("subagent.task.thinkers");
-    let id = fixture.spawn().await;
+    let (fixture, _offers, id) = Fixture::with_task().await;
     let before = fixture.store.reads();
     for _ in 0..48 {
         fixture.subagents.sweep().await.unwrap();
@@ -439,9 +433,7 @@ async fn descriptions_and_entries_of_any_characters_leave_room_for_results_in_th
 
 #[tokio::test]
 async fn reports_of_outsiders_make_the_daemon_read_nothing() {
-    let fixture = Fixture::new();
-    let _offers = fixture.queue("subagent.task.thinkers");
-    let id = fixture.spawn().await;
+    let (fixture, _offers, id) = Fixture::with_task().await;
     let before = (fixture.store.reads(), fixture.store.writes());
     for _ in 0..1000 {
         assert_eq!(fixture.result("eve", &id, "lies").await, Err(Ignored::NotAsked));
@@ -452,9 +444,7 @@ async fn reports_of_outsiders_make_the_daemon_read_nothing() {
 
 #[tokio::test]
 async fn a_result_adds_no_line_to_the_list_that_could_be_that_of_another_task() {
-    let fixture = Fixture::new();
-    let _offers = fixture.queue("subagent.task.thinkers");
-    let id = fixture.spawn().await;
+    let (fixture, _offers, id) = Fixture::with_task().await;
     assert_eq!(fixture.result("w1", &id, "42\n\nEnded: other: Pay\r\nEnded: x").await, Ok(()));
     let listed = fixture.text("ana", "list_subagents", json!({})).await;
     assert_eq!(listed.lines().filter(|line| line.starts_with("Ended: ")).count(), 1, "{listed}");

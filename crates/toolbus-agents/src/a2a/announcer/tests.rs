@@ -4,7 +4,7 @@ use serde_json::json;
 use tokio::sync::{mpsc, watch};
 use tokio_util::task::TaskTracker;
 use toolbus_broker::embedded::Embedded;
-use toolbus_core::bus::{Delivery, Ownership, Subscription};
+use toolbus_core::bus::Delivery;
 use toolbus_core::failure::ToolFailure;
 use toolbus_core::ledger::LedgerLimits;
 use toolbus_core::policy::AgentPolicy;
@@ -60,22 +60,11 @@ impl Fixture {
         let control = ControlService::new(about, of_daemon, testing::reply_rules(), dispatcher.clone(), sessions)
             .with(topic::agent_task("toolbus"), Arc::new(skills))
             .with(topic::agent_task_cancel("toolbus"), Arc::new(SkillCancelHandler));
-        let queue = |queue: &str, topics: &[String], max_body| {
-            let (queue, topics) = (queue.to_owned(), topics.to_vec());
-            bus.connect().consume(Subscription {
-                queue,
-                topics,
-                prefetch: 10,
-                max_body,
-                ownership: Ownership::Shared,
-                is_inbox: false,
-            })
-        };
-        let topics = [topic::agent_task("toolbus"), topic::agent_task_cancel("toolbus")];
-        let requests = queue("toolbus.tasks", &topics, MAX_TASK_BODY);
+        let topics = [&*topic::agent_task("toolbus"), &topic::agent_task_cancel("toolbus")];
+        let requests = testing::queue(&bus, "toolbus.tasks", &topics, MAX_TASK_BODY);
         let service = Service::new(dispatcher);
         TaskTracker::new().spawn(async move { service.serve_requests(&control, requests).await });
-        let replies = queue("ana", &[topic::agent_response("ana")], MAX_TASK_BODY);
+        let replies = testing::queue(&bus, "ana", &[&topic::agent_response("ana")], MAX_TASK_BODY);
         Self { bus, replies }
     }
 

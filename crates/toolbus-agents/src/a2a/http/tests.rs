@@ -1,5 +1,4 @@
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
 
 use axum::Json;
 use axum::Router;
@@ -45,16 +44,6 @@ async fn fake_rpc(State(fake): State<Arc<Fake>>, headers: RequestHeaders, Json(r
     Json(response).into_response()
 }
 
-async fn serve(fake: Arc<Fake>) -> SocketAddr {
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let address = listener.local_addr().unwrap();
-    let routes =
-        Router::new().route("/agent/.well-known/agent-card.json", get(fake_card)).route("/rpc", post(fake_rpc));
-    let tracker = tokio_util::task::TaskTracker::new();
-    tracker.spawn(async move { axum::serve(listener, routes.with_state(fake)).await.unwrap() });
-    address
-}
-
 fn interface(version: &str) -> Value {
     json!({"url": "/rpc", "protocolBinding": "JSONRPC", "protocolVersion": version})
 }
@@ -67,23 +56,48 @@ fn card(interfaces: Value) -> Value {
     })
 }
 
-fn egress(address: SocketAddr) -> Egress {
-    let allow_hosts = vec![address.to_string().parse().unwrap()];
-    Egress::new(
-        EgressRules::new(
-            EgressConfig { allow_hosts, ..EgressConfig::default() },
-            BTreeMap::new(),
-            HostLists::default(),
-        ),
-        "test",
-    )
-    .unwrap()
+/// An agent that is served, and all that it takes to ask it.
+struct Site {
+    fake: Arc<Fake>,
+    agent: HttpAgent,
+    egress: Egress,
+    lists: HostLists,
 }
 
-fn agent(address: SocketAddr) -> HttpAgent {
-    let mut headers = HeaderMap::new();
-    headers.insert("x-api-key", HeaderValue::from_static("s3cret"));
-    HttpAgent::new(format!("http://{address}/agent").parse().unwrap(), headers)
+impl Site {
+    /// Serves an agent with this card and these results of its methods.
+    async fn serving<const N: usize>(card: Value, results: [(&str, Vec<Value>); N]) -> Self {
+        let results = BTreeMap::from(results.map(|(method, results)| (method.to_owned(), results)));
+        let fake = Arc::new(Fake { card, results: results.into(), ..Fake::default() });
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let routes =
+            Router::new().route("/agent/.well-known/agent-card.json", get(fake_card)).route("/rpc", post(fake_rpc));
+        let routes = routes.with_state(Arc::clone(&fake));
+        tokio_util::task::TaskTracker::new().spawn(async move { axum::serve(listener, routes).await.unwrap() });
+        let headers = HeaderMap::from_iter([("x-api-key".parse().unwrap(), HeaderValue::from_static("s3cret"))]);
+        let agent = HttpAgent::new(format!("http://{address}/agent").parse().unwrap(), headers);
+        let allow_hosts = vec![address.to_string().parse().unwrap()];
+        Self {
+            fake,
+            agent,
+            egress: egress(EgressConfig { allow_hosts, ..EgressConfig::default() }),
+            lists: HostLists::default(),
+        }
+    }
+
+    fn exchange(&self) -> HttpExchange<'_> {
+        HttpExchange { egress: &self.egress, lists: &self.lists, clock: Clock::SYSTEM }
+    }
+}
+
+fn egress(config: EgressConfig) -> Egress {
+    Egress::new(EgressRules::new(config, BTreeMap::new(), HostLists::default()), "test").unwrap()
+}
+
+/// The card of an agent that speaks as this daemon does.
+fn ours() -> Value {
+    card(json!([interface("1.0")]))
 }
 
 const TASK: HttpTask<'static> =
@@ -96,10 +110,10 @@ fn task(state: &str, artifacts: Value) -> Value {
 
 #[tokio::test]
 async fn a_task_is_given_looked_at_and_cancelled_as_version_1_has_it() {
-    let results = BTreeMap::from([
-        ("SendMessage".to_owned(), vec![json!({"result": {"task": task("TASK_STATE_WORKING", json!([]))}})]),
+    let results = [
+        ("SendMessage", vec![json!({"result": {"task": task("TASK_STATE_WORKING", json!([]))}})]),
         (
-            "GetTask".to_owned(),
+            "GetTask",
             // It is away for a moment.
             vec![
                 json!(503),
@@ -109,12 +123,10 @@ async fn a_task_is_given_looked_at_and_cancelled_as_version_1_has_it() {
                 ]))}),
             ],
         ),
-        ("CancelTask".to_owned(), vec![json!({"result": task("TASK_STATE_CANCELED", json!([]))})]),
-    ]);
-    let fake = Arc::new(Fake { card: card(json!([interface("1.0")])), results: results.into(), ..Fake::default() });
-    let address = serve(Arc::clone(&fake)).await;
-    let (agent, egress, lists) = (agent(address), egress(address), HostLists::default());
-    let exchange = HttpExchange { egress: &egress, lists: &lists, clock: Clock::SYSTEM };
+        ("CancelTask", vec![json!({"result": task("TASK_STATE_CANCELED", json!([]))})]),
+    ];
+    let site = Site::serving(ours(), results).await;
+    let (Site { fake, agent, .. }, exchange) = (&site, site.exchange());
 
     let begun = agent.start(&exchange, TASK).await.unwrap();
     assert_eq!((begun.remote.as_deref(), begun.note.as_deref()), (Some("remote-1"), Some("Looking")));
@@ -138,24 +150,16 @@ async fn a_task_is_given_looked_at_and_cancelled_as_version_1_has_it() {
 #[tokio::test]
 async fn an_agent_may_answer_at_once_with_a_message() {
     let said = json!({"result": {"message": {"messageId": "m", "role": "ROLE_AGENT", "parts": [{"text": "42"}]}}});
-    let results = BTreeMap::from([("SendMessage".to_owned(), vec![said])]);
-    let fake = Arc::new(Fake { card: card(json!([interface("1.0")])), results: results.into(), ..Fake::default() });
-    let address = serve(fake).await;
-    let (egress, lists) = (egress(address), HostLists::default());
-    let exchange = HttpExchange { egress: &egress, lists: &lists, clock: Clock::SYSTEM };
-    let progress = agent(address).start(&exchange, TASK).await.unwrap();
+    let site = Site::serving(ours(), [("SendMessage", vec![said])]).await;
+    let progress = site.agent.start(&site.exchange(), TASK).await.unwrap();
     assert_eq!((progress.remote, progress.result.state), (None, AgentTaskState::Completed));
     assert_eq!(progress.result.text(), "42");
 }
 
 /// Starts a task at an agent with this card and this result, and returns the text of the error.
 async fn refused(card: Value, result: Value) -> String {
-    let results = BTreeMap::from([("SendMessage".to_owned(), vec![result])]);
-    let fake = Arc::new(Fake { card, results: results.into(), ..Fake::default() });
-    let address = serve(fake).await;
-    let (egress, lists) = (egress(address), HostLists::default());
-    let exchange = HttpExchange { egress: &egress, lists: &lists, clock: Clock::SYSTEM };
-    agent(address).start(&exchange, TASK).await.err().unwrap().to_string()
+    let site = Site::serving(card, [("SendMessage", vec![result])]).await;
+    site.agent.start(&site.exchange(), TASK).await.err().unwrap().to_string()
 }
 
 #[tokio::test]
@@ -193,14 +197,9 @@ fn a_task_that_was_not_surely_refused_may_have_begun() {
 
 /// Looks at a task; returns what is found, and how many of the agent's results are left.
 async fn looked(results: Vec<Value>) -> (Result<AgentTaskState, String>, usize) {
-    let results = BTreeMap::from([("GetTask".to_owned(), results)]);
-    let fake = Arc::new(Fake { card: card(json!([interface("1.0")])), results: results.into(), ..Fake::default() });
-    let address = serve(Arc::clone(&fake)).await;
-    let (egress, lists) = (egress(address), HostLists::default());
-    let exchange = HttpExchange { egress: &egress, lists: &lists, clock: Clock::SYSTEM };
-    let mut wait = Duration::ZERO;
-    let found = agent(address).look_later(&exchange, "t1", "remote-1", &mut wait).await;
-    let left = fake.results.lock()["GetTask"].len();
+    let site = Site::serving(ours(), [("GetTask", results)]).await;
+    let found = site.agent.look_later(&site.exchange(), "t1", "remote-1", &mut Duration::ZERO).await;
+    let left = site.fake.results.lock()["GetTask"].len();
     (found.map(|progress| progress.result.state).map_err(|error| error.to_string()), left)
 }
 
@@ -221,7 +220,6 @@ async fn a_look_that_fails_is_followed_by_another_unless_it_is_refused() {
 
 #[tokio::test]
 async fn an_answer_that_is_an_error_or_none_is_an_error_that_says_so() {
-    let ours = || card(json!([interface("1.0")]));
     let error = json!({"error": {"code": -32602, "message": "No such skill\n"}});
     assert_eq!(refused(ours(), error).await, "it refused with error -32602: No such skill\\n");
     let nothing = "its response is not what A2A 1.0 has: there is neither a message nor a task";
@@ -237,12 +235,8 @@ async fn an_answer_that_is_an_error_or_none_is_an_error_that_says_so() {
 
 #[tokio::test]
 async fn an_agent_at_an_address_that_is_not_public_is_not_reached_without_an_exception() {
-    let fake = Arc::new(Fake { card: card(json!([interface("1.0")])), ..Fake::default() });
-    let address = serve(fake).await;
-    let rules = EgressRules::new(EgressConfig::default(), BTreeMap::new(), HostLists::default());
-    let (egress, lists) = (Egress::new(rules, "test").unwrap(), HostLists::default());
-    let exchange = HttpExchange { egress: &egress, lists: &lists, clock: Clock::SYSTEM };
-    let error = agent(address).refresh(&exchange).await.unwrap_err();
+    let site = Site { egress: egress(EgressConfig::default()), ..Site::serving(ours(), []).await };
+    let error = site.agent.refresh(&site.exchange()).await.unwrap_err();
     assert_eq!(error.to_string(), "it may not be reached: the address of `127.0.0.1` is not public but loopback");
     assert!(!error.is_retryable());
 }

@@ -5,7 +5,7 @@ use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio_util::task::TaskTracker;
 use toolbus_broker::embedded::Embedded;
-use toolbus_core::bus::{Bus, Delivery, Ownership, Subscription};
+use toolbus_core::bus::{Bus, Delivery};
 use toolbus_core::caller::AgentName;
 use toolbus_core::events::AgentEvents;
 use toolbus_core::pattern::Pattern;
@@ -103,16 +103,16 @@ impl Fixture {
         Self { tools: tools(&service), bus, doubtful, store, service, counted, clock }
     }
 
+    /// The same, with the queues of Bob's tasks and of ana's results.
+    fn with_queues() -> (Self, mpsc::Receiver<Delivery>, mpsc::Receiver<Delivery>) {
+        let site = Self::new();
+        let (of_bob, of_ana) = (site.queue(topic::agent_task("Bob")), site.queue(topic::agent_response("ana")));
+        (site, of_bob, of_ana)
+    }
+
     /// A queue that is bound to a topic.
     fn queue(&self, topic: String) -> mpsc::Receiver<Delivery> {
-        self.bus.connect().consume(Subscription {
-            queue: format!("queue.{topic}"),
-            topics: vec![topic],
-            prefetch: 100,
-            max_body: 100_000,
-            ownership: Ownership::Shared,
-            is_inbox: false,
-        })
+        testing::queue(&self.bus, &format!("queue.{topic}"), &[&topic], 100_000)
     }
 
     fn call(&self, agent: &str, tool: &str, arguments: Value) -> JoinHandle<Result<ToolOutput, ToolFailure>> {
@@ -203,9 +203,7 @@ async fn agents_are_listed_as_far_as_the_caller_may_give_them_tasks() {
 
 #[tokio::test(start_paused = true)]
 async fn a_task_is_published_on_behalf_of_its_caller_and_its_result_goes_to_the_callers_topic() {
-    let site = Fixture::new();
-    let mut of_bob = site.queue(topic::agent_task("Bob"));
-    let mut of_ana = site.queue(topic::agent_response("ana"));
+    let (site, mut of_bob, mut of_ana) = Fixture::with_queues();
     let id = site.dispatch("ana").await;
     let (envelope, body) = next(&mut of_bob).await;
     assert_eq!((&*envelope.correlation_id, &*envelope.reply_to), (&*id, "agent.response.toolbus"));
@@ -237,8 +235,7 @@ async fn a_task_is_published_on_behalf_of_its_caller_and_its_result_goes_to_the_
 
 #[tokio::test(start_paused = true)]
 async fn a_call_that_waits_gets_the_result_also_one_that_comes_at_once() {
-    let site = Fixture::new();
-    let (mut of_bob, mut of_ana) = (site.queue(topic::agent_task("Bob")), site.queue(topic::agent_response("ana")));
+    let (site, mut of_bob, mut of_ana) = Fixture::with_queues();
     let waiting = site.call("ana", INVOKE, add(true));
     let (envelope, _) = next(&mut of_bob).await;
     assert_eq!(envelope.reply_to, "agent.response.toolbus", "any replica takes it");
@@ -265,8 +262,7 @@ async fn a_call_that_waits_gets_the_result_also_one_that_comes_at_once() {
 
 #[tokio::test(start_paused = true)]
 async fn a_result_has_no_secret_of_the_daemon() {
-    let site = Fixture::new();
-    let (_of_bob, mut of_ana) = (site.queue(topic::agent_task("Bob")), site.queue(topic::agent_response("ana")));
+    let (site, _of_bob, mut of_ana) = Fixture::with_queues();
     let id = site.dispatch("ana").await;
     let parts = json!([{"kind": "text", "text": "Reading s3cret-of-the-daemon"}]);
     let working = json!({"taskId": id, "state": 1, "message": {"role": "agent", "parts": parts}});
@@ -281,8 +277,7 @@ async fn a_result_has_no_secret_of_the_daemon() {
 
 #[tokio::test(start_paused = true)]
 async fn a_result_that_comes_after_the_call_has_ended_goes_to_the_callers_topic() {
-    let site = Fixture::new();
-    let (mut of_bob, mut of_ana) = (site.queue(topic::agent_task("Bob")), site.queue(topic::agent_response("ana")));
+    let (site, mut of_bob, mut of_ana) = Fixture::with_queues();
     let waiting = site.call("ana", INVOKE, add(true));
     let id = next(&mut of_bob).await.0.correlation_id;
     let text = waiting.await.unwrap().unwrap().content.unwrap();
@@ -296,8 +291,7 @@ async fn a_result_that_comes_after_the_call_has_ended_goes_to_the_callers_topic(
 
 #[tokio::test(start_paused = true)]
 async fn what_others_say_about_a_task_or_twice_or_late_is_ignored() {
-    let site = Fixture::new();
-    let (_of_bob, mut of_ana) = (site.queue(topic::agent_task("Bob")), site.queue(topic::agent_response("ana")));
+    let (site, _of_bob, mut of_ana) = Fixture::with_queues();
     let id = site.dispatch("ana").await;
     assert_eq!(site.result("Carol", &id, "4").await, "not_asked");
     assert_eq!(site.result("bob", &id, "4").await, "not_asked", "an agent of another spelling is another one");
@@ -317,8 +311,7 @@ async fn what_others_say_about_a_task_or_twice_or_late_is_ignored() {
 
 #[tokio::test(start_paused = true)]
 async fn a_task_without_a_result_in_time_ends_once_for_several_daemons_and_a_late_result_is_ignored() {
-    let site = Fixture::new();
-    let (_of_bob, mut of_ana) = (site.queue(topic::agent_task("Bob")), site.queue(topic::agent_response("ana")));
+    let (site, _of_bob, mut of_ana) = Fixture::with_queues();
     let id = site.dispatch("ana").await;
     let other = site.replica(2);
     tokio::time::advance(Duration::from_secs(5 * 60)).await;
@@ -352,8 +345,7 @@ async fn a_call_that_waits_in_vain_is_told_that_the_task_may_go_on() {
 
 #[tokio::test(start_paused = true)]
 async fn a_task_is_cancelled_by_its_agent_if_that_can() {
-    let site = Fixture::new();
-    let (_of_bob, mut of_ana) = (site.queue(topic::agent_task("Bob")), site.queue(topic::agent_response("ana")));
+    let (site, _of_bob, mut of_ana) = Fixture::with_queues();
     let mut cancels = site.queue(topic::agent_task_cancel("Bob"));
     let id = site.dispatch("ana").await;
     let asked = site.text("ana", CANCEL, json!({"task_id": id})).await;
@@ -425,8 +417,7 @@ async fn a_task_that_no_queue_takes_is_refused_and_forgotten() {
 
 #[tokio::test(start_paused = true)]
 async fn an_agent_has_so_many_tasks_and_those_that_have_ended_make_room() {
-    let site = Fixture::new();
-    let (_of_bob, _of_ana) = (site.queue(topic::agent_task("Bob")), site.queue(topic::agent_response("ana")));
+    let (site, _of_bob, _of_ana) = Fixture::with_queues();
     let first = site.dispatch("ana").await;
     site.dispatch("ana").await;
     let full = "2 tasks of yours are under way. Wait until one has ended, or cancel one.";

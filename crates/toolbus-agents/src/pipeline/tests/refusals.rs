@@ -2,16 +2,12 @@
 
 use std::time::Duration;
 
-use serde_json::{Value, json};
+use serde_json::json;
 use toolbus_core::failure::Cause;
 
 use super::fixture::{Fixture, outcomes};
+use super::running::echo;
 use crate::pipeline::{PipelinesConfig, definition};
-
-/// A step that calls `echo` with this text.
-fn echo(id: &str, text: &str) -> Value {
-    json!({"id": id, "tool": "echo", "params": {"text": text}})
-}
 
 #[tokio::test]
 async fn arguments_that_are_missing_or_of_another_kind_are_refused() {

@@ -13,7 +13,8 @@ fn give(id: &str, value: Value) -> Value {
     json!({"id": id, "tool": "give", "params": {"value": value}})
 }
 
-fn echo(id: &str, text: &str) -> Value {
+/// A step that calls `echo` with this text.
+pub(super) fn echo(id: &str, text: &str) -> Value {
     json!({"id": id, "tool": "echo", "params": {"text": text}})
 }
 

@@ -5,11 +5,12 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 use toolbus_broker::embedded::Embedded;
-use toolbus_core::bus::{Bus as _, Delivery, Outgoing, Ownership, Subscription, Target};
+use toolbus_core::bus::{Bus as _, Delivery, Outgoing, Target};
 use toolbus_core::{Clock, Service};
 use toolbus_protocol::Envelope;
 
 use super::fixture::Fixture;
+use crate::testing;
 
 /// Steps of the pipeline.
 const STEPS: usize = 10;
@@ -20,16 +21,8 @@ const ROUNDS: usize = 200;
 async fn ten_steps_cost_no_more_than_ten_calls_over_the_bus() {
     let fixture = Fixture::new();
     let service = Service::new(fixture.dispatcher.clone());
-    let subscription = |queue: &str, topics: &[&str]| Subscription {
-        queue: queue.to_owned(),
-        topics: topics.iter().map(|topic| (*topic).to_owned()).collect(),
-        prefetch: 100,
-        max_body: 1024 * 1024,
-        ownership: Ownership::Shared,
-        is_inbox: false,
-    };
-    let requests = fixture.bus.consume(subscription("bus.tool.invoke", &["tool.invoke"]));
-    let mut replies = fixture.bus.connect().consume(subscription("answers", &[]));
+    let requests = testing::queue(&fixture.bus, "bus.tool.invoke", &["tool.invoke"], 1024 * 1024);
+    let mut replies = testing::queue(&fixture.bus, "answers", &[], 1024 * 1024);
     let steps: Vec<Value> =
         (0..STEPS).map(|step| json!({"id": format!("s{step}"), "tool": "echo", "params": {"text": "hello"}})).collect();
     let pipeline = json!({"definitions": [{"description": "x", "steps": steps}]});

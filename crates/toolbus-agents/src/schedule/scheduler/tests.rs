@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use toolbus_broker::embedded::Embedded;
-use toolbus_core::bus::{Delivery, Ownership, Subscription};
+use toolbus_core::bus::Delivery;
 use toolbus_core::caller::AgentName;
 use toolbus_core::ledger::{Ledger, LedgerLimits};
 use toolbus_core::store::Store;
@@ -38,6 +38,13 @@ struct Fixture {
 impl Fixture {
     fn new() -> Self {
         Self::on(Arc::new(MemoryStore::default()))
+    }
+
+    /// The same, with the queue of ana.
+    fn with_queue() -> (Self, mpsc::Receiver<Delivery>) {
+        let fixture = Self::new();
+        let queue = fixture.queue("ana");
+        (fixture, queue)
     }
 
     fn on(store: Arc<dyn Store>) -> Self {
@@ -74,14 +81,7 @@ impl Fixture {
 
     /// The queue of an agent.
     fn queue(&self, agent: &str) -> mpsc::Receiver<Delivery> {
-        self.bus.connect().consume(Subscription {
-            queue: format!("{agent}.tasks"),
-            topics: vec![topic::scheduled_task(agent)],
-            prefetch: 1000,
-            max_body: 10_000,
-            ownership: Ownership::Shared,
-            is_inbox: false,
-        })
+        testing::queue(&self.bus, &format!("{agent}.tasks"), &[&topic::scheduled_task(agent)], 10_000)
     }
 
     /// A task of ana that is next due so many seconds after the start.
@@ -166,8 +166,7 @@ fn times(name: &str, times: impl IntoIterator<Item = u64>) -> Vec<(String, u64)>
 
 #[tokio::test(start_paused = true)]
 async fn a_task_is_published_at_each_of_its_times_for_its_agent_under_the_profile_for_it() {
-    let mut fixture = Fixture::new();
-    let mut queue = fixture.queue("ana");
+    let (mut fixture, mut queue) = Fixture::with_queue();
     fixture.start(Missed::Once, false);
     fixture.schedule("mail", "*/5 * * * *", 300, false).await;
     let delivery = queue.recv().await.unwrap();
@@ -189,8 +188,7 @@ async fn a_task_is_published_at_each_of_its_times_for_its_agent_under_the_profil
 #[tokio::test(start_paused = true)]
 async fn times_that_were_missed_while_no_daemon_ran_are_published_by_policy() {
     for (missed, expected) in [(Missed::Skip, vec![]), (Missed::Once, vec![600]), (Missed::All, vec![480, 540, 600])] {
-        let mut fixture = Fixture::new();
-        let mut queue = fixture.queue("ana");
+        let (mut fixture, mut queue) = Fixture::with_queue();
         fixture.schedule("mail", "* 0 * * *", 60, false).await;
         fixture.schedule("note", "30 0 * * *", 1800, true).await;
         fixture.schedule("once", "2 0 * * *", 120, true).await;
@@ -224,8 +222,7 @@ async fn a_task_stays_due_until_a_queue_takes_its_message_and_one_for_once_ends_
 
 #[tokio::test(start_paused = true)]
 async fn a_task_that_was_cancelled_or_replaced_is_not_published() {
-    let mut fixture = Fixture::new();
-    let mut queue = fixture.queue("ana");
+    let (mut fixture, mut queue) = Fixture::with_queue();
     fixture.start(Missed::Once, false);
     fixture.schedule("mail", "* * * * *", 60, false).await;
     assert_eq!(next(&fixture, &mut queue).await, ("mail".to_owned(), 60));
@@ -236,8 +233,7 @@ async fn a_task_that_was_cancelled_or_replaced_is_not_published() {
 
 #[tokio::test(start_paused = true)]
 async fn of_several_processes_one_publishes_and_another_one_takes_over_without_loss_or_repetition() {
-    let mut fixture = Fixture::new();
-    let mut queue = fixture.queue("ana");
+    let (mut fixture, mut queue) = Fixture::with_queue();
     fixture.schedule("mail", "* * * * *", 60, false).await;
     let first = fixture.start(Missed::All, true);
     fixture.wait(1).await;
@@ -265,8 +261,7 @@ async fn of_several_processes_one_publishes_and_another_one_takes_over_without_l
 
 #[tokio::test(start_paused = true)]
 async fn a_message_that_was_confirmed_before_a_crash_is_published_again_with_the_same_id() {
-    let mut fixture = Fixture::new();
-    let mut queue = fixture.queue("ana");
+    let (mut fixture, mut queue) = Fixture::with_queue();
     fixture.schedule("mail", "* * * * *", 60, false).await;
     let before = fixture.tasks.read("ana").await.unwrap();
     let mut ids = Vec::new();
@@ -285,8 +280,7 @@ async fn a_message_that_was_confirmed_before_a_crash_is_published_again_with_the
 
 #[tokio::test(start_paused = true)]
 async fn many_tasks_of_one_second_are_all_published_once() {
-    let mut fixture = Fixture::new();
-    let mut queue = fixture.queue("ana");
+    let (mut fixture, mut queue) = Fixture::with_queue();
     fixture.start(Missed::Once, false);
     for number in 0..200 {
         fixture.schedule(&format!("task {number}"), "1 0 * * *", 60, true).await;

@@ -14,11 +14,15 @@ async fn begin(
     (waiting, id)
 }
 
+/// The envelope of the result of a task.
+fn envelope(id: &str) -> Envelope {
+    let (message_type, correlation_id) = (message_type::AGENT_TASK_RESULT.to_owned(), id.to_owned());
+    Envelope { message_type, correlation_id, ..Envelope::default() }
+}
+
 /// Returns what a replica makes of Bob's result.
 async fn hear(replica: &AgentService, id: &str, text: &str) -> &'static str {
-    let (message_type, correlation_id) = (message_type::AGENT_TASK_RESULT.to_owned(), id.to_owned());
-    let envelope = Envelope { message_type, correlation_id, ..Envelope::default() };
-    replica.hear(&envelope, &testing::agent("Bob"), result(id, text).to_string().as_bytes()).await
+    replica.hear(&envelope(id), &testing::agent("Bob"), result(id, text).to_string().as_bytes()).await
 }
 
 /// Has the replica that waits take the next message that was handed over to it.
@@ -32,8 +36,7 @@ async fn take(site: &Fixture, handed: &mut mpsc::Receiver<Delivery>) -> Option<&
 
 #[tokio::test(start_paused = true)]
 async fn a_result_that_another_replica_takes_reaches_the_call_that_waits_in_full_and_once() {
-    let site = Fixture::new();
-    let (mut of_bob, mut of_ana) = (site.queue(topic::agent_task("Bob")), site.queue(topic::agent_response("ana")));
+    let (site, mut of_bob, mut of_ana) = Fixture::with_queues();
     let mut handed = site.queue(site.service.topics()[1].to_owned());
     let (waiting, id) = begin(&site, &mut of_bob).await;
     let long = "x".repeat(50_000);
@@ -51,8 +54,7 @@ async fn a_result_that_another_replica_takes_reaches_the_call_that_waits_in_full
 
 #[tokio::test(start_paused = true)]
 async fn of_two_answers_the_first_counts_also_where_it_is_not_kept_yet() {
-    let site = Fixture::new();
-    let (mut of_bob, mut of_ana) = (site.queue(topic::agent_task("Bob")), site.queue(topic::agent_response("ana")));
+    let (site, mut of_bob, mut of_ana) = Fixture::with_queues();
     let waiting = site.call("ana", INVOKE, add(false));
     let id = next(&mut of_bob).await.0.correlation_id;
     waiting.await.unwrap().unwrap();
@@ -67,8 +69,7 @@ async fn of_two_answers_the_first_counts_also_where_it_is_not_kept_yet() {
 
 #[tokio::test(start_paused = true)]
 async fn a_result_for_a_call_whose_replica_has_died_is_a_message_and_is_shown_by_the_tasks_id() {
-    let site = Fixture::new();
-    let (mut of_bob, mut of_ana) = (site.queue(topic::agent_task("Bob")), site.queue(topic::agent_response("ana")));
+    let (site, mut of_bob, mut of_ana) = Fixture::with_queues();
     let (waiting, id) = begin(&site, &mut of_bob).await;
     // The replica ends: its call ends with it, and its queue has no consumer.
     waiting.abort();
@@ -83,14 +84,11 @@ async fn a_result_for_a_call_whose_replica_has_died_is_a_message_and_is_shown_by
 
 #[tokio::test(start_paused = true)]
 async fn a_call_whose_result_was_kept_and_not_handed_over_has_it_at_its_end() {
-    let site = Fixture::new();
-    let (mut of_bob, mut of_ana) = (site.queue(topic::agent_task("Bob")), site.queue(topic::agent_response("ana")));
+    let (site, mut of_bob, mut of_ana) = Fixture::with_queues();
     let mut handed = site.queue(site.service.topics()[1].to_owned());
     let (waiting, id) = begin(&site, &mut of_bob).await;
     let asks = json!({"taskId": id, "contextId": "c7", "state": 2, "message": {"role": "agent", "parts": [{"kind": "text", "text": "Which?"}]}});
-    let (message_type, correlation_id) = (message_type::AGENT_TASK_RESULT.to_owned(), id.clone());
-    let envelope = Envelope { message_type, correlation_id, ..Envelope::default() };
-    let heard = site.replica(2).hear(&envelope, &testing::agent("Bob"), asks.to_string().as_bytes()).await;
+    let heard = site.replica(2).hear(&envelope(&id), &testing::agent("Bob"), asks.to_string().as_bytes()).await;
     assert_eq!(heard, "result");
     // What was handed over comes late.
     let text = "Agent 'Bob' needs input: Which?\nAnswer by `invoke_agent` with context_id: c7.";
@@ -102,8 +100,7 @@ async fn a_call_whose_result_was_kept_and_not_handed_over_has_it_at_its_end() {
 
 #[tokio::test(start_paused = true)]
 async fn a_result_that_is_handed_over_after_the_call_has_ended_is_a_message() {
-    let site = Fixture::new();
-    let (mut of_bob, mut of_ana) = (site.queue(topic::agent_task("Bob")), site.queue(topic::agent_response("ana")));
+    let (site, mut of_bob, mut of_ana) = Fixture::with_queues();
     let mut handed = site.queue(site.service.topics()[1].to_owned());
     let (waiting, id) = begin(&site, &mut of_bob).await;
     waiting.await.unwrap().unwrap();
@@ -114,8 +111,7 @@ async fn a_result_that_is_handed_over_after_the_call_has_ended_is_a_message() {
 
 #[tokio::test(start_paused = true)]
 async fn a_result_that_comes_as_its_call_is_cancelled_is_a_message() {
-    let site = Fixture::new();
-    let (_of_bob, mut of_ana) = (site.queue(topic::agent_task("Bob")), site.queue(topic::agent_response("ana")));
+    let (site, _of_bob, mut of_ana) = Fixture::with_queues();
     let id = site.dispatch("ana").await;
     let waiting = site.service.wait_for(&site.service.tasks().get(&id).await.unwrap().unwrap());
     assert_eq!(site.result("Bob", &id, "3").await, "result");
@@ -131,9 +127,7 @@ async fn what_was_not_kept_is_not_taken_over() {
     let site = Fixture::new();
     let mut of_bob = site.queue(topic::agent_task("Bob"));
     let (_waiting, id) = begin(&site, &mut of_bob).await;
-    let kind = message_type::AGENT_TASK_RESULT;
-    let envelope = Envelope { message_type: kind.to_owned(), correlation_id: id.clone(), ..Envelope::default() };
-    let taken = async |body: Value| site.service.take_over(&envelope, body.to_string().as_bytes()).await;
+    let taken = async |body: Value| site.service.take_over(&envelope(&id), body.to_string().as_bytes()).await;
     assert_eq!(taken(result(&id, "a lie")).await, Some("not_asked"));
     assert_eq!(taken(result("0123456789abcdef0123456789abcdef", "3")).await, Some("unknown_task"));
     for id in ["no id", &"x".repeat(1000)] {
@@ -145,16 +139,13 @@ async fn what_was_not_kept_is_not_taken_over() {
 
 #[tokio::test(start_paused = true)]
 async fn a_result_that_arrives_while_the_store_is_away_has_to_come_again_and_counts_then() {
-    let site = Fixture::new();
-    let (_of_bob, mut of_ana) = (site.queue(topic::agent_task("Bob")), site.queue(topic::agent_response("ana")));
+    let (site, _of_bob, mut of_ana) = Fixture::with_queues();
     let id = site.dispatch("ana").await;
-    let (message_type, correlation_id) = (message_type::AGENT_TASK_RESULT.to_owned(), id.clone());
-    let envelope = Envelope { message_type, correlation_id, ..Envelope::default() };
     let (bob, body) = (testing::agent("Bob"), result(&id, "3").to_string());
     let mut heard = Vec::new();
     for is_away in [true, false] {
         site.store.set(is_away.then_some(StoreFault::Away));
-        heard.push(site.service.take_answer(&envelope, &bob, body.as_bytes()).await);
+        heard.push(site.service.take_answer(&envelope(&id), &bob, body.as_bytes()).await);
     }
     assert_eq!(heard, [Err(ControlError::StoreAway), Ok(())]);
     assert_eq!(next(&mut of_ana).await.1["message"]["parts"][0]["text"], "3");

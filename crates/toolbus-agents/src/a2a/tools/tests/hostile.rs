@@ -4,8 +4,7 @@ use super::*;
 
 #[tokio::test(start_paused = true)]
 async fn what_agents_that_were_not_asked_say_is_ignored_and_counted() {
-    let site = Fixture::new();
-    let (_of_bob, mut of_ana) = (site.queue(topic::agent_task("Bob")), site.queue(topic::agent_response("ana")));
+    let (site, _of_bob, mut of_ana) = Fixture::with_queues();
     let id = site.dispatch("ana").await;
     let say = async |sender: Caller, correlation: &str, body: &str| {
         let (message_type, correlation_id) = (message_type::AGENT_TASK_RESULT.to_owned(), correlation.to_owned());

@@ -49,8 +49,7 @@ async fn calls_at_once_in_several_replicas_give_no_more_tasks_than_an_agent_may_
 
 #[tokio::test(start_paused = true)]
 async fn calls_at_once_that_need_the_places_of_ended_tasks_get_one_each() {
-    let site = Fixture::new();
-    let (_of_bob, _of_ana) = (site.queue(topic::agent_task("Bob")), site.queue(topic::agent_response("ana")));
+    let (site, _of_bob, _of_ana) = Fixture::with_queues();
     let ended = [site.dispatch("ana").await, site.dispatch("ana").await];
     for id in &ended {
         assert_eq!(site.result("Bob", id, "3").await, "result");

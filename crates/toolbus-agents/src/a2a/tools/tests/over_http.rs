@@ -46,8 +46,7 @@ fn card() -> String {
 
 /// Returns what the agent that gave a task to the one at this address reads, and whether it may give the task again.
 async fn end(address: SocketAddr) -> (String, bool) {
-    let site = Fixture::new();
-    let (_of_bob, mut of_ana) = (site.queue(topic::agent_task("Bob")), site.queue(topic::agent_response("ana")));
+    let (site, _of_bob, mut of_ana) = Fixture::with_queues();
     let id = site.dispatch("ana").await;
     let order = TaskOrder { task: site.service.tasks().get(&id).await.unwrap().unwrap(), message: "Add".to_owned() };
     let config = EgressConfig { allow_hosts: vec![address.to_string().parse().unwrap()], ..EgressConfig::default() };

@@ -15,8 +15,7 @@ async fn a_task_without_a_confirm_has_an_unknown_outcome_and_its_late_result_cou
         Route::Doubted(Some(PublishError::Rejected("another queue for it is full".to_owned()))),
         Route::Doubted(Some(PublishError::Closed)),
     ] {
-        let site = Fixture::new();
-        let (mut of_bob, mut of_ana) = (site.queue(topic::agent_task("Bob")), site.queue(topic::agent_response("ana")));
+        let (site, mut of_bob, mut of_ana) = Fixture::with_queues();
         site.doubtful.route_all(doubt);
         let failure = site.call("ana", INVOKE, add(false)).await.unwrap().unwrap_err();
         let id = next(&mut of_bob).await.0.correlation_id;

@@ -28,8 +28,7 @@ fn done(times: impl IntoIterator<Item = u64>) -> Vec<(u64, String)> {
 
 #[tokio::test(start_paused = true)]
 async fn a_tool_is_called_as_the_agent_under_the_profile_for_it_and_its_result_is_published() {
-    let mut fixture = Fixture::new();
-    let mut queue = fixture.queue("ana");
+    let (mut fixture, mut queue) = Fixture::with_queue();
     fixture.start(Missed::Once, false);
     fixture.schedule_call("send", "*/5 * * * *", 300, false).await;
     let delivery = queue.recv().await.unwrap();
@@ -72,8 +71,7 @@ async fn a_call_that_ran_before_a_crash_is_not_run_again_and_its_result_is_publi
 #[tokio::test(start_paused = true)]
 async fn a_call_whose_process_died_is_reported_as_unknown_unless_it_may_be_run_again() {
     for (tool, expected, runs) in [("hang", "This request had begun when", 1), ("hang_looking", "at last", 2)] {
-        let mut fixture = Fixture::new();
-        let mut queue = fixture.queue("ana");
+        let (mut fixture, mut queue) = Fixture::with_queue();
         fixture.schedule_call(tool, "1 0 * * *", 60, true).await;
         let first = fixture.start(Missed::Once, false);
         fixture.wait(65).await;
@@ -90,8 +88,7 @@ async fn a_call_whose_process_died_is_reported_as_unknown_unless_it_may_be_run_a
 
 #[tokio::test(start_paused = true)]
 async fn a_call_that_the_agent_may_not_make_by_then_publishes_why() {
-    let mut fixture = Fixture::new();
-    let mut queue = fixture.queue("ana");
+    let (mut fixture, mut queue) = Fixture::with_queue();
     fixture.start(Missed::Once, false);
     fixture.schedule_call("send", "1 0 * * *", 60, true).await;
     fixture.tools.remove_all();
@@ -122,8 +119,7 @@ async fn an_operator_sees_what_failed_last_until_it_succeeds_and_no_call_as_runn
 
 #[tokio::test(start_paused = true)]
 async fn a_call_that_could_not_begin_is_tried_again_and_at_last_its_failure_is_published() {
-    let mut fixture = Fixture::new();
-    let mut queue = fixture.queue("ana");
+    let (mut fixture, mut queue) = Fixture::with_queue();
     fixture.start(Missed::Once, false);
     fixture.schedule_call("unreachable_twice", "1 0 * * *", 60, true).await;
     assert_eq!(result(&mut queue).await["toolResponse"]["content"], "done 2");
@@ -137,8 +133,7 @@ async fn a_call_that_could_not_begin_is_tried_again_and_at_last_its_failure_is_p
 #[tokio::test(start_paused = true)]
 async fn a_long_call_holds_up_no_other_task_and_is_not_made_twice_at_a_time() {
     for (missed, expected) in [(Missed::Once, [60, 90, 120]), (Missed::All, [60, 70, 100])] {
-        let mut fixture = Fixture::new();
-        let mut queue = fixture.queue("ana");
+        let (mut fixture, mut queue) = Fixture::with_queue();
         fixture.schedule("mail", "1 0 * * *", 65, true).await;
         fixture.schedule_call("hang", "*/10 * * * * *", 60, false).await;
         fixture.start(missed, false);
@@ -154,8 +149,7 @@ async fn a_long_call_holds_up_no_other_task_and_is_not_made_twice_at_a_time() {
 
 #[tokio::test(start_paused = true)]
 async fn of_many_calls_of_an_agent_some_run_at_a_time_and_all_in_the_end() {
-    let mut fixture = Fixture::new();
-    let mut queue = fixture.queue("ana");
+    let (mut fixture, mut queue) = Fixture::with_queue();
     for number in 0..20 {
         fixture.schedule_call("hang", "1 0 * * *", 60, true).await;
         fixture.change(|tasks| tasks.last_mut().unwrap().id = number.to_string()).await;
@@ -170,8 +164,7 @@ async fn of_many_calls_of_an_agent_some_run_at_a_time_and_all_in_the_end() {
 
 #[tokio::test(start_paused = true)]
 async fn a_process_that_stops_begins_nothing_and_publishes_what_its_calls_give() {
-    let mut fixture = Fixture::new();
-    let mut queue = fixture.queue("ana");
+    let (mut fixture, mut queue) = Fixture::with_queue();
     fixture.schedule_call("hang", "1 0 * * *", 60, true).await;
     fixture.schedule("mail", "* * * * *", 65, false).await;
     fixture.start(Missed::Once, true);
@@ -184,8 +177,7 @@ async fn a_process_that_stops_begins_nothing_and_publishes_what_its_calls_give()
 
 #[tokio::test(start_paused = true)]
 async fn nothing_is_published_of_a_call_whose_task_was_cancelled_meanwhile() {
-    let mut fixture = Fixture::new();
-    let mut queue = fixture.queue("ana");
+    let (mut fixture, mut queue) = Fixture::with_queue();
     fixture.schedule_call("hang", "* * * * *", 60, false).await;
     fixture.start(Missed::Once, false);
     fixture.wait(65).await;
@@ -197,8 +189,7 @@ async fn nothing_is_published_of_a_call_whose_task_was_cancelled_meanwhile() {
 
 #[tokio::test(start_paused = true)]
 async fn of_several_processes_each_call_is_made_by_one_also_when_that_is_killed() {
-    let mut fixture = Fixture::new();
-    let mut queue = fixture.queue("ana");
+    let (mut fixture, mut queue) = Fixture::with_queue();
     fixture.schedule_call("send", "* * * * *", 60, false).await;
     let first = fixture.start(Missed::All, true);
     fixture.wait(1).await;
