@@ -41,17 +41,14 @@ mod tests {
     }
 
     #[test]
-    fn the_nearest_names_come_best_first() {
-        assert_eq!(among("citty", &["cities", "city", "zip"]), ["city", "cities"]);
-    }
-
-    #[test]
-    fn the_last_part_of_a_name_is_compared_too() {
-        assert_eq!(among("new york", &["America/New_York", "Asia/Tokyo"]), ["America/New_York"]);
-    }
-
-    #[test]
-    fn nothing_is_suggested_for_a_name_like_no_other() {
-        assert_eq!(among("qqqqqq", &["city", "zip"]), Vec::<String>::new());
+    fn the_nearest_names_come_best_first_by_their_last_part_too_and_none_for_a_name_like_no_other() {
+        let table: [(&str, &[&str], &[&str]); 3] = [
+            ("citty", &["cities", "city", "zip"], &["city", "cities"]),
+            ("new york", &["America/New_York", "Asia/Tokyo"], &["America/New_York"]),
+            ("qqqqqq", &["city", "zip"], &[]),
+        ];
+        for (wanted, names, expected) in table {
+            assert_eq!(among(wanted, names), expected, "{wanted}");
+        }
     }
 }

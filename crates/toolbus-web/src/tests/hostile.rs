@@ -8,7 +8,7 @@ use flate2::Compression;
 use flate2::write::GzEncoder;
 use serde_json::json;
 
-use super::server::{Server, TestResponse, html, redirect, response};
+use super::server::{Server, TestResponse, html, redirect, response, typed};
 use super::*;
 
 const LOST: &str = "Failed to fetch page: the connection was lost, or the response is damaged.";
@@ -99,14 +99,13 @@ async fn a_wrong_length_adds_nothing_to_a_page_and_waits_for_nothing() {
 #[tokio::test]
 async fn a_wrong_type_is_read_as_what_it_says_or_looks_like_and_harms_nothing() {
     let page = "<!DOCTYPE html><title>T</title><main><p>text</main>";
-    let typed = |kind: &str, body: &[u8]| TestResponse::Bytes(response("200 OK", &[("content-type", kind)], body));
     let server = Server::start(|_| {
         vec![
             ("/untyped", TestResponse::Bytes(response("200 OK", &[], page.as_bytes()))),
-            ("/garbage", typed(";;; /", page.as_bytes())),
-            ("/html-as-text", typed("text/plain", page.as_bytes())),
-            ("/html-as-json", typed("application/json", page.as_bytes())),
-            ("/html-as-image", typed("image/png", page.as_bytes())),
+            ("/garbage", typed(";;; /", page)),
+            ("/html-as-text", typed("text/plain", page)),
+            ("/html-as-json", typed("application/json", page)),
+            ("/html-as-image", typed("image/png", page)),
             ("/image-as-html", typed("text/html", b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR")),
             ("/image-as-pdf", typed("application/pdf", b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR")),
             ("/untyped-image", TestResponse::Bytes(response("200 OK", &[], b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR"))),
@@ -161,7 +160,7 @@ async fn a_loop_of_redirects_ends() {
 async fn a_redirect_to_an_address_that_is_not_public_is_refused_without_a_request() {
     let private = Server::start(|_| vec![("/", html("secret"))]).await;
     let target = private.url("/");
-    let server = Server::start(|_| {
+    let server = Server::start(|address| {
         vec![
             ("/loopback", redirect(&target)),
             ("/ten", redirect("http://10.0.0.1/")),
@@ -171,11 +170,16 @@ async fn a_redirect_to_an_address_that_is_not_public_is_refused_without_a_reques
             ("/unique-local", redirect("http://[fd00::1]/")),
             ("/no-scheme", redirect("//192.168.1.1/")),
             ("/name", redirect("http://inner.example.com/")),
+            ("/mapped-metadata", redirect("http://[::ffff:169.254.169.254]/latest")),
+            ("/file", redirect("file:///etc/passwd")),
+            ("/local-name", redirect(&format!("http://local.example.com:{}/", address.port()))),
         ]
     })
     .await;
-    let tool = browse_with(&[&server], WebConfig::default(), names(&[("inner.example.com", "172.16.0.1")]));
-    for path in ["/loopback", "/ten", "/number", "/metadata", "/mapped", "/unique-local", "/no-scheme", "/name"] {
+    let lookup = names(&[("inner.example.com", "172.16.0.1"), ("local.example.com", "127.0.0.2")]);
+    let tool = browse_with(&[&server], WebConfig::default(), lookup);
+    let numbers = ["/loopback", "/ten", "/number", "/metadata", "/mapped", "/mapped-metadata", "/unique-local"];
+    for path in numbers.into_iter().chain(["/no-scheme", "/file", "/name", "/local-name"]) {
         let message = refusal(&tool, &server.url(path)).await;
         assert!(message.contains("it redirects to an address that may not be reached"), "{path}: {message}");
     }

