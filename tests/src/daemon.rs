@@ -15,6 +15,7 @@ use tokio::process::{Child, Command};
 use tokio::task::JoinHandle;
 use toolbus_testing::patience::{PATIENCE, eventually};
 
+use crate::client::Client;
 use crate::namespace::BrokerNamespace;
 use crate::processes::{self, Process};
 use crate::program::{Run, binary, toolbus_in};
@@ -82,6 +83,14 @@ impl Daemon {
         let daemon = Self::launch(site, more, &[]).await;
         daemon.wait_until_ready().await;
         daemon
+    }
+
+    /// The same, on a part of the shared broker that is its own, with a client.
+    pub async fn with_client(more: &str) -> (BrokerNamespace, Self, Client) {
+        let site = BrokerNamespace::shared().await;
+        let daemon = Self::start(&site, more).await;
+        let client = Client::connect(&site).await;
+        (site, daemon, client)
     }
 
     /// Starts a daemon without a broker, for those who come over HTTP, and waits until it is ready.

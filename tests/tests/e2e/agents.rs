@@ -41,9 +41,7 @@ async fn first(client: &Client, kind: &str) -> Message {
 
 #[tokio::test]
 async fn an_agent_announces_itself_gets_a_task_and_its_result_reaches_the_agent_that_gave_it() {
-    let site = BrokerNamespace::shared().await;
-    let daemon = Daemon::start(&site, RULES).await;
-    let client = Client::connect(&site).await;
+    let (site, daemon, client) = Daemon::with_client(RULES).await;
     for topic in ["agent.task.Bob", "agent.response.ana"] {
         client.bind(topic).await;
     }
@@ -80,10 +78,8 @@ async fn an_agent_announces_itself_gets_a_task_and_its_result_reaches_the_agent_
 
 #[tokio::test]
 async fn a_result_for_a_call_that_waits_outlives_the_daemon_that_is_killed_meanwhile() {
-    let site = BrokerNamespace::shared().await;
     let rules = format!("{RULES}[[a2a.agents]]\nname = \"Bob\"\n[store]\nurl = \"sqlite:toolbus.db\"\n");
-    let daemon = Daemon::start(&site, &rules).await;
-    let client = Client::connect(&site).await;
+    let (site, daemon, client) = Daemon::with_client(&rules).await;
     for topic in ["agent.task.Bob", "agent.response.ana"] {
         client.bind(topic).await;
     }

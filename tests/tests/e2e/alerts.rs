@@ -241,7 +241,7 @@ async fn faults_of_tools_and_their_servers() {
 
 #[tokio::test]
 async fn faults_of_a_daemon_that_has_too_much_to_do() {
-    let (site, backend) = (BrokerNamespace::shared().await, Backend::start().await);
+    let backend = Backend::start().await;
     let rules = "[store]\nurl = \"memory:\"\n[ledger]\nmax_entries = 2\n[tools]\necho = true\n[identity]\n\
                  trust_headers = true\n[agents.ana]\nmax_in_flight = 1\nmax_queued = 1\n[agents.bob]\n";
     let tools = [
@@ -249,8 +249,7 @@ async fn faults_of_a_daemon_that_has_too_much_to_do() {
         backend.tool("note", "/work?id={id}", ""),
         backend.tool("look", "/gate?id={id}", "effect = \"read-only\""),
     ];
-    let daemon = Daemon::start(&site, &format!("{rules}{}", tools.concat())).await;
-    let client = Client::connect(&site).await;
+    let (site, daemon, client) = Daemon::with_client(&format!("{rules}{}", tools.concat())).await;
     let mut watch = Watch::begin(&daemon, OF_LOAD).await;
 
     // The host has no time for the daemon again and again.

@@ -53,10 +53,9 @@ async fn wait_for(file: &Path, count: usize) -> Vec<Value> {
 
 #[tokio::test]
 async fn each_refusal_and_each_effect_is_one_line_without_its_arguments() {
-    let (site, backend) = (BrokerNamespace::shared().await, Backend::start().await);
-    let daemon = Daemon::start(&site, &rules(&backend)).await;
+    let backend = Backend::start().await;
+    let (site, daemon, client) = Daemon::with_client(&rules(&backend)).await;
     let file = daemon.folder().join("audit.jsonl");
-    let client = Client::connect(&site).await;
     let requests = [
         call(&client, "look"),
         call(&client, "store"),
@@ -119,10 +118,9 @@ async fn each_refusal_and_each_effect_is_one_line_without_its_arguments() {
 
 #[tokio::test]
 async fn what_outsiders_write_breaks_no_line() {
-    let (site, backend) = (BrokerNamespace::shared().await, Backend::start().await);
-    let daemon = Daemon::start(&site, &rules(&backend)).await;
+    let backend = Backend::start().await;
+    let (site, daemon, client) = Daemon::with_client(&rules(&backend)).await;
     let file = daemon.folder().join("audit.jsonl");
-    let client = Client::connect(&site).await;
     let hostile = "x\n{\"event\":\"called\"}\r\n\u{1b}[2J\u{2028}\u{0}\u{202e}";
     let body = json!({"toolName": hostile, "toolCallId": hostile, "sessionId": hostile, "arguments": {}}).to_string();
     let request = client.raw(body).by(hostile).header("rb-binding", hostile).header("rb-tool-profile", hostile);
@@ -142,11 +140,10 @@ async fn what_outsiders_write_breaks_no_line() {
 
 #[tokio::test]
 async fn a_file_that_was_renamed_is_left_behind_on_sighup_and_nothing_is_lost() {
-    let (site, backend) = (BrokerNamespace::shared().await, Backend::start().await);
+    let backend = Backend::start().await;
     let rules = rules(&backend);
-    let daemon = Daemon::start(&site, &rules).await;
+    let (site, daemon, client) = Daemon::with_client(&rules).await;
     let [file, old] = ["audit.jsonl", "audit.jsonl.1"].map(|name| daemon.folder().join(name));
-    let client = Client::connect(&site).await;
     client.exchange(&call(&client, "store")).await;
     wait_for(&file, 1).await;
     std::fs::rename(&file, &old).unwrap();

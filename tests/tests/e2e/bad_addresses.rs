@@ -13,11 +13,10 @@ use toolbus_e2e::metrics::sum;
 
 #[tokio::test]
 async fn an_answer_that_nobody_listens_for_is_dead_lettered_with_one_warning_and_counted() {
-    let (site, receiver) = (BrokerNamespace::shared().await, Receiver::start().await.unwrap());
+    let receiver = Receiver::start().await.unwrap();
     let endpoint = receiver.grpc_endpoint();
-    let daemon =
-        Daemon::start(&site, &format!("[tools]\necho = true\n[telemetry]\notlp_endpoint = \"{endpoint}\"\n")).await;
-    let client = Client::connect(&site).await;
+    let (site, daemon, client) =
+        Daemon::with_client(&format!("[tools]\necho = true\n[telemetry]\notlp_endpoint = \"{endpoint}\"\n")).await;
     let request = client.request("echo", &json!({"text": "lost"})).reply_to("tool.result.nobody");
     client.send(&request).await;
     let dead = site.take_dead_letter().await;

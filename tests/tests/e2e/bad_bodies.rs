@@ -1,9 +1,7 @@
 //! Replies to unusable bodies.
 
 use serde_json::json;
-use toolbus_e2e::client::Client;
 use toolbus_e2e::daemon::Daemon;
-use toolbus_e2e::namespace::BrokerNamespace;
 use toolbus_testing::otlp::Receiver;
 
 use toolbus_e2e::metrics::sum;
@@ -13,9 +11,7 @@ const MALFORMED: [&[u8]; 4] = [b"\xff\xfe{}", b"{\"toolName\": ", b"[\"echo\"]",
 
 #[tokio::test]
 async fn a_body_that_is_no_json_object_is_refused_with_the_position() {
-    let site = BrokerNamespace::shared().await;
-    let daemon = Daemon::start(&site, "[tools]\necho = true\n[invoke]\nmax_body = \"1KiB\"\n").await;
-    let client = Client::connect(&site).await;
+    let (site, daemon, client) = Daemon::with_client("[tools]\necho = true\n[invoke]\nmax_body = \"1KiB\"\n").await;
     let mut told = Vec::new();
     // A body over the limit is refused by its length, before it is parsed.
     let large = [b'x'; 1025];
@@ -42,11 +38,10 @@ async fn a_body_that_is_no_json_object_is_refused_with_the_position() {
 
 #[tokio::test]
 async fn without_an_address_such_a_body_is_dead_lettered_once_and_counted() {
-    let (site, receiver) = (BrokerNamespace::shared().await, Receiver::start().await.unwrap());
+    let receiver = Receiver::start().await.unwrap();
     let endpoint = receiver.grpc_endpoint();
     let more = format!("[tools]\necho = true\n[telemetry]\notlp_endpoint = \"{endpoint}\"\n");
-    let daemon = Daemon::start(&site, &more).await;
-    let client = Client::connect(&site).await;
+    let (site, daemon, client) = Daemon::with_client(&more).await;
     for body in MALFORMED {
         let request = client.raw(body).with(|_| lapin::BasicProperties::default().with_user_id("guest".into()));
         client.send(&request).await;

@@ -5,9 +5,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use lapin::types::{AMQPValue, DecimalValue, FieldArray, FieldTable};
 use serde_json::json;
 use toolbus_e2e::backend::Backend;
-use toolbus_e2e::client::{Client, Request};
+use toolbus_e2e::client::Request;
 use toolbus_e2e::daemon::Daemon;
-use toolbus_e2e::namespace::BrokerNamespace;
 
 fn every_amqp_type() -> Vec<AMQPValue> {
     let mut table = FieldTable::default();
@@ -34,9 +33,7 @@ fn every_amqp_type() -> Vec<AMQPValue> {
 
 #[tokio::test]
 async fn headers_of_any_amqp_type_are_answered() {
-    let site = BrokerNamespace::shared().await;
-    let daemon = Daemon::start(&site, "[tools]\necho = true\n").await;
-    let client = Client::connect(&site).await;
+    let (site, daemon, client) = Daemon::with_client("[tools]\necho = true\n").await;
     let names = ["rb-source", "rb-rb-timeout-ms", "rb-traceparent", "traceparent", "x-delivery-count"];
     for value in every_amqp_type() {
         let request = client.request("echo", &json!({"text": "odd"}));
@@ -54,9 +51,7 @@ async fn headers_of_any_amqp_type_are_answered() {
 
 #[tokio::test]
 async fn properties_of_any_length_are_answered_and_the_correlation_id_is_echoed() {
-    let site = BrokerNamespace::shared().await;
-    let daemon = Daemon::start(&site, "[tools]\necho = true\n").await;
-    let client = Client::connect(&site).await;
+    let (site, daemon, client) = Daemon::with_client("[tools]\necho = true\n").await;
     for text in ["", "ü\u{0}\u{1f600}", &"é".repeat(127), &"x".repeat(255)] {
         let mut request = client.request("echo", &json!({"text": "long"}));
         request = request.with(|properties| {
@@ -72,11 +67,10 @@ async fn properties_of_any_length_are_answered_and_the_correlation_id_is_echoed(
 
 #[tokio::test]
 async fn an_unusable_budget_is_the_default_and_a_huge_one_is_capped() {
-    let (site, backend) = (BrokerNamespace::shared().await, Backend::start().await);
+    let backend = Backend::start().await;
     let tool = backend.tool("hold", "/gate?id={id}", "timeout = \"60s\"\neffect = \"read-only\"");
     let limits = "[invoke]\ndefault_timeout = \"1s\"\nmax_timeout = \"4s\"\n[tools.limits.free]\nmax_in_flight = 8\n";
-    let daemon = Daemon::start(&site, &format!("{limits}{tool}")).await;
-    let client = Client::connect(&site).await;
+    let (site, daemon, client) = Daemon::with_client(&format!("{limits}{tool}")).await;
     let held = client.request("hold", &json!({"id": "held"}));
     let with = |value: &str| {
         let mut request = client.request("hold", &json!({"id": "held"})).header("rb-rb-timeout-ms", value);
@@ -106,9 +100,8 @@ async fn an_unusable_budget_is_the_default_and_a_huge_one_is_capped() {
 
 #[tokio::test]
 async fn a_tool_without_a_limit_gets_the_default_when_the_budget_is_unusable() {
-    let site = BrokerNamespace::shared().await;
-    let daemon = Daemon::start(&site, "[tools]\necho = true\n[invoke]\ndefault_timeout = \"1s\"\n").await;
-    let client = Client::connect(&site).await;
+    let (site, daemon, client) =
+        Daemon::with_client("[tools]\necho = true\n[invoke]\ndefault_timeout = \"1s\"\n").await;
     for value in ["0", "-5", "soon"] {
         let request = client.request("echo", &json!({"text": "fine"})).header("rb-timeout-ms", value);
         assert_eq!(client.exchange(&request).await.content(), "fine", "{value}");

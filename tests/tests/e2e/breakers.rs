@@ -3,9 +3,7 @@
 use serde_json::{Value, json};
 use tokio::net::TcpSocket;
 use toolbus_e2e::backend::Backend;
-use toolbus_e2e::client::Client;
 use toolbus_e2e::daemon::Daemon;
-use toolbus_e2e::namespace::BrokerNamespace;
 use toolbus_testing::patience::eventually;
 
 /// A port of this test's at which nothing listens, until it does.
@@ -24,11 +22,9 @@ fn endpoint(name: &str, port: u16) -> String {
 
 #[tokio::test]
 async fn a_tool_that_keeps_failing_is_refused_at_once_and_comes_back_with_a_trial() {
-    let site = BrokerNamespace::shared().await;
     let (closed, port) = closed_port();
     let rules = "[breaker]\nfailures = 3\npause = \"10s\"\nmax_pause = \"10s\"\n[tools]\necho = true\n";
-    let daemon = Daemon::start(&site, &format!("{rules}{}", endpoint("pay", port))).await;
-    let client = Client::connect(&site).await;
+    let (site, daemon, client) = Daemon::with_client(&format!("{rules}{}", endpoint("pay", port))).await;
     for _ in 0..3 {
         let failed = client.call("pay", &json!({})).await;
         assert_eq!(failed.code(), "execution_failed");
@@ -65,13 +61,11 @@ async fn a_tool_that_keeps_failing_is_refused_at_once_and_comes_back_with_a_tria
 
 #[tokio::test]
 async fn an_operator_resets_a_breaker_and_a_reload_turns_breakers_off() {
-    let site = BrokerNamespace::shared().await;
     let (_closed, port) = closed_port();
     let tools = endpoint("pay", port);
     let rules =
         |failures: u32| format!("[breaker]\nfailures = {failures}\npause = \"1h\"\nmax_pause = \"1h\"\n{tools}");
-    let daemon = Daemon::start(&site, &rules(1)).await;
-    let client = Client::connect(&site).await;
+    let (site, daemon, client) = Daemon::with_client(&rules(1)).await;
     let told = async || client.call("pay", &json!({})).await.error();
     assert!(!told().await.contains("again and again"));
     assert!(told().await.contains("again and again"));
@@ -91,11 +85,10 @@ async fn an_operator_resets_a_breaker_and_a_reload_turns_breakers_off() {
 
 #[tokio::test]
 async fn results_with_is_error_and_callers_without_patience_trip_nothing() {
-    let (site, backend) = (BrokerNamespace::shared().await, Backend::start().await);
+    let backend = Backend::start().await;
     let tools =
         format!("{}{}", backend.tool("slow", "/gate?id={id}", ""), backend.tool("gone", "/status/404?id={id}", ""));
-    let daemon = Daemon::start(&site, &format!("[breaker]\nfailures = 2\n{tools}")).await;
-    let client = Client::connect(&site).await;
+    let (site, daemon, client) = Daemon::with_client(&format!("[breaker]\nfailures = 2\n{tools}")).await;
     for number in 0..4 {
         let reply = client.call("gone", &json!({"id": format!("g{number}")})).await;
         assert_eq!(reply.body()["isError"], Value::Bool(true), "{reply:?}");

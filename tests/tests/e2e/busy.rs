@@ -2,10 +2,8 @@
 
 use serde_json::{Value, json};
 use toolbus_e2e::backend::Backend;
-use toolbus_e2e::client::Client;
 use toolbus_e2e::daemon::Daemon;
 use toolbus_e2e::metrics::sum;
-use toolbus_e2e::namespace::BrokerNamespace;
 use toolbus_testing::otlp::Receiver;
 use toolbus_testing::patience::eventually;
 
@@ -28,12 +26,11 @@ fn entry<'a>(list: &'a Value, key: &str, name: &str) -> &'a Value {
 
 #[tokio::test]
 async fn an_agent_that_floods_is_named_by_agents_by_status_and_by_metrics() {
-    let (site, backend) = (BrokerNamespace::shared().await, Backend::start().await);
+    let backend = Backend::start().await;
     let receiver = Receiver::start().await.unwrap();
     let hold = backend.tool("hold", "/gate?id={id}", "timeout = \"100s\"");
     let exporter = format!("[telemetry]\notlp_endpoint = \"{}\"\n", receiver.grpc_endpoint());
-    let daemon = Daemon::start(&site, &format!("{exporter}{RULES}{hold}")).await;
-    let client = Client::connect(&site).await;
+    let (site, daemon, client) = Daemon::with_client(&format!("{exporter}{RULES}{hold}")).await;
     let requests: Vec<_> = (0..9).map(|_| client.request("hold", &json!({"id": "held"})).by("ana")).collect();
     for request in &requests {
         client.send(request).await;

@@ -3,17 +3,15 @@
 use lapin::BasicProperties;
 use serde_json::json;
 use toolbus_e2e::backend::Backend;
-use toolbus_e2e::client::{Client, Request};
+use toolbus_e2e::client::Request;
 use toolbus_e2e::daemon::Daemon;
-use toolbus_e2e::namespace::BrokerNamespace;
 
 const ECHO: &str = "[tools]\necho = true\n";
 
 #[tokio::test]
 async fn a_ping_is_answered_with_what_the_daemon_is() {
-    let (site, backend) = (BrokerNamespace::shared().await, Backend::start().await);
-    let daemon = Daemon::start(&site, &backend.tool("hold", "/gate?id={id}", "")).await;
-    let client = Client::connect(&site).await;
+    let backend = Backend::start().await;
+    let (site, daemon, client) = Daemon::with_client(&backend.tool("hold", "/gate?id={id}", "")).await;
     let held = client.request("hold", &json!({"id": "held"}));
     client.send(&held).await;
     backend.wait_for("held").await;
@@ -52,9 +50,7 @@ async fn a_ping_is_answered_with_what_the_daemon_is() {
 
 #[tokio::test]
 async fn what_cannot_be_used_on_the_control_queue_is_answered_or_put_aside() {
-    let site = BrokerNamespace::shared().await;
-    let daemon = Daemon::start(&site, ECHO).await;
-    let client = Client::connect(&site).await;
+    let (site, daemon, client) = Daemon::with_client(ECHO).await;
     let broken = |body: &str| client.raw(body).on("tool.list");
     let mut told = Vec::new();
     let long = format!("{{\"sessionId\":\"{}\"}}", "x".repeat(70_000));

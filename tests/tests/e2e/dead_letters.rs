@@ -114,10 +114,9 @@ async fn a_request_that_the_broker_put_aside_is_no_reply_whatever_its_sender_wro
 
 #[tokio::test]
 async fn a_request_that_had_run_before_it_died_is_answered_again_by_a_replay_and_not_run() {
-    let (site, backend) = (BrokerNamespace::shared().await, Backend::start().await);
+    let backend = Backend::start().await;
     let tools = backend.tool("work", "/work?id={id}", "");
-    let daemon = Daemon::start(&site, &format!("[store]\nurl = \"sqlite:store.db\"\n{tools}")).await;
-    let client = Client::connect(&site).await;
+    let (site, daemon, client) = Daemon::with_client(&format!("[store]\nurl = \"sqlite:store.db\"\n{tools}")).await;
     let request = client.request("work", &json!({"id": "once"}));
     let first = client.exchange(&request).await;
     let daemon = daemon.restarted().await;
@@ -159,9 +158,7 @@ async fn a_replay_reaches_the_queue_alone_that_the_letter_came_from() {
 
 #[tokio::test]
 async fn a_request_that_dies_again_is_replayed_once() {
-    let site = BrokerNamespace::shared().await;
-    let daemon = Daemon::start(&site, ECHO).await;
-    let client = Client::connect(&site).await;
+    let (site, daemon, client) = Daemon::with_client(ECHO).await;
     let refused = client.request("echo", &json!({"text": "x"})).reply_to("tool.invoke");
     client.send(&refused).await;
     site.wait_for_ready(&site.dead_letters(), 1).await;

@@ -26,15 +26,14 @@ struct Fixture {
 
 impl Fixture {
     async fn with(settings: &str) -> Self {
-        let (site, backend) = (BrokerNamespace::shared().await, Backend::start().await);
+        let backend = Backend::start().await;
         let tools = [
             backend.tool("look", "/gate?id={id}", "effect = \"read-only\""),
             backend.tool("put", "/gate?id={id}", "effect = \"idempotent\""),
             backend.tool("pay", "/gate?id={id}", "effect = \"effectful\""),
         ]
         .concat();
-        let daemon = Daemon::start(&site, &format!("{settings}{tools}")).await;
-        let client = Client::connect(&site).await;
+        let (site, daemon, client) = Daemon::with_client(&format!("{settings}{tools}")).await;
         Self { site, backend, tools, daemon, client }
     }
 

@@ -7,7 +7,6 @@ use toolbus_e2e::backend::Backend;
 use toolbus_e2e::client::{Client, Request};
 use toolbus_e2e::daemon::Daemon;
 use toolbus_e2e::message::Message;
-use toolbus_e2e::namespace::BrokerNamespace;
 
 /// A token in four seconds for ana, and one in a thousand for what must not be refilled by itself.
 const RULES: &str = r#"
@@ -62,9 +61,8 @@ async fn limited(client: &Client, request: Request) -> bool {
 
 #[tokio::test]
 async fn a_burst_passes_and_the_next_is_told_when_to_come_again_exactly() {
-    let (site, backend) = (BrokerNamespace::shared().await, Backend::start().await);
-    let daemon = Daemon::start(&site, &rules(&backend)).await;
-    let client = Client::connect(&site).await;
+    let backend = Backend::start().await;
+    let (site, daemon, client) = Daemon::with_client(&rules(&backend)).await;
     for _ in 0..2 {
         assert!(!limited(&client, by(&client, "ana", "work")).await);
     }
@@ -105,9 +103,8 @@ async fn a_burst_passes_and_the_next_is_told_when_to_come_again_exactly() {
 
 #[tokio::test]
 async fn each_agent_binding_and_tool_has_a_budget_of_its_own_and_each_tool_one_under_both_names() {
-    let (site, backend) = (BrokerNamespace::shared().await, Backend::start().await);
-    let daemon = Daemon::start(&site, &rules(&backend)).await;
-    let client = Client::connect(&site).await;
+    let backend = Backend::start().await;
+    let (site, daemon, client) = Daemon::with_client(&rules(&backend)).await;
     let bound = |tool: &str, binding: &str| by(&client, "ana", tool).header("rb-binding", binding);
     assert!(!limited(&client, by(&client, "ana", "other")).await);
     assert!(limited(&client, by(&client, "ana", "other")).await);
@@ -138,9 +135,8 @@ async fn each_agent_binding_and_tool_has_a_budget_of_its_own_and_each_tool_one_u
 
 #[tokio::test]
 async fn what_is_refused_before_spends_nothing() {
-    let (site, backend) = (BrokerNamespace::shared().await, Backend::start().await);
-    let daemon = Daemon::start(&site, &rules(&backend)).await;
-    let client = Client::connect(&site).await;
+    let backend = Backend::start().await;
+    let (site, daemon, client) = Daemon::with_client(&rules(&backend)).await;
     for _ in 0..3 {
         let wrong = client.exchange(&client.request("call", &json!({"id": 7})).by("ana")).await;
         assert_eq!(wrong.code(), "invalid_arguments");

@@ -63,9 +63,8 @@ fn names(list: &Value) -> Vec<&str> {
 
 #[tokio::test]
 async fn a_list_is_ready_for_whoever_asked_in_each_format() {
-    let (site, backend) = (BrokerNamespace::shared().await, Backend::start().await);
-    let daemon = Daemon::start(&site, &rules(&backend)).await;
-    let client = Client::connect(&site).await;
+    let backend = Backend::start().await;
+    let (site, daemon, client) = Daemon::with_client(&rules(&backend)).await;
     let mut lists = Vec::new();
     let mut versions = BTreeSet::new();
     for format in ["registration", "openai", "anthropic", "mcp"] {
@@ -166,9 +165,8 @@ async fn a_list_is_ready_for_whoever_asked_in_each_format() {
 
 #[tokio::test]
 async fn binding_and_profile_narrow_a_list_in_header_or_body_and_must_not_differ() {
-    let (site, backend) = (BrokerNamespace::shared().await, Backend::start().await);
-    let daemon = Daemon::start(&site, &rules(&backend)).await;
-    let client = Client::connect(&site).await;
+    let backend = Backend::start().await;
+    let (site, daemon, client) = Daemon::with_client(&rules(&backend)).await;
     let with = |header: &str, value: &str, body: Value| list(&client, "ana", &body).header(header, value);
     for request in [
         list(&client, "ana", &json!({"binding": "whatsapp:sales"})),
@@ -201,9 +199,8 @@ async fn binding_and_profile_narrow_a_list_in_header_or_body_and_must_not_differ
 
 #[tokio::test]
 async fn names_choose_from_the_list_and_a_known_version_is_not_sent_again() {
-    let (site, backend) = (BrokerNamespace::shared().await, Backend::start().await);
-    let daemon = Daemon::start(&site, &rules(&backend)).await;
-    let client = Client::connect(&site).await;
+    let backend = Backend::start().await;
+    let (site, daemon, client) = Daemon::with_client(&rules(&backend)).await;
     let all = listed(&client, "ana", &json!({})).await;
     let llm_name = all["tools"][1]["llmName"].as_str().unwrap();
     for (asked, expected) in [
@@ -226,9 +223,8 @@ async fn names_choose_from_the_list_and_a_known_version_is_not_sent_again() {
 
 #[tokio::test]
 async fn an_empty_list_says_why() {
-    let (site, backend) = (BrokerNamespace::shared().await, Backend::start().await);
-    let daemon = Daemon::start(&site, &rules(&backend)).await;
-    let client = Client::connect(&site).await;
+    let backend = Backend::start().await;
+    let (site, daemon, client) = Daemon::with_client(&rules(&backend)).await;
     assert_eq!(daemon.operate(&["disable", "agent", "bruno"]).await.code, 0);
     let mut told = Vec::new();
     for (agent, body) in [
@@ -279,9 +275,8 @@ async fn replicas_with_one_configuration_tell_the_same_version() {
 
 #[tokio::test]
 async fn a_peer_asks_by_type_and_is_answered_on_its_topic() {
-    let (site, backend) = (BrokerNamespace::shared().await, Backend::start().await);
-    let daemon = Daemon::start(&site, &rules(&backend)).await;
-    let client = Client::connect(&site).await;
+    let backend = Backend::start().await;
+    let (site, daemon, client) = Daemon::with_client(&rules(&backend)).await;
     client.bind("tool.result.ana").await;
     let typed = list(&client, "ana", &json!({})).of_type("Toolbus.ToolListRequest").reply_to("tool.result.ana");
     let reply = client.exchange(&typed).await;
@@ -308,9 +303,8 @@ async fn a_peer_asks_by_type_and_is_answered_on_its_topic() {
 
 #[tokio::test]
 async fn what_is_listed_can_be_called_by_either_name_and_nothing_else_can() {
-    let (site, backend) = (BrokerNamespace::shared().await, Backend::start().await);
-    let daemon = Daemon::start(&site, &rules(&backend)).await;
-    let client = Client::connect(&site).await;
+    let backend = Backend::start().await;
+    let (site, daemon, client) = Daemon::with_client(&rules(&backend)).await;
     let mut every = BTreeSet::from(["read", "write"].map(str::to_owned));
     let mut of = Vec::new();
     for agent in ["ana", "bruno", "clara", "dora"] {
@@ -336,12 +330,10 @@ async fn what_is_listed_can_be_called_by_either_name_and_nothing_else_can() {
 
 #[tokio::test]
 async fn listing_is_limited_where_a_rate_names_it() {
-    let site = BrokerNamespace::shared().await;
     let rules = "[identity]\ntrust_headers = true\n\
         [agents.ana]\ntool_rate_limits = { \"tool.list\" = { rps = 0.001, burst = 2 }, \"tool.hints\" = { rps = 0.001, burst = 1 } }\n\
         [agents.bob]\n";
-    let daemon = Daemon::start(&site, rules).await;
-    let client = Client::connect(&site).await;
+    let (site, daemon, client) = Daemon::with_client(rules).await;
     for _ in 0..2 {
         assert_eq!(client.exchange(&list(&client, "ana", &json!({}))).await.kind(), "Toolbus.ToolListResponse");
     }

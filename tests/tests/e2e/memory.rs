@@ -108,9 +108,7 @@ async fn what_one_agent_has_takes_no_room_of_another_and_what_does_not_fit_is_an
 
 #[tokio::test]
 async fn entries_in_a_file_outlive_the_daemon() {
-    let site = BrokerNamespace::shared().await;
-    let daemon = Daemon::start(&site, &format!("{RULES}[store]\nurl = \"sqlite:toolbus.db\"\n")).await;
-    let client = Client::connect(&site).await;
+    let (site, daemon, client) = Daemon::with_client(&format!("{RULES}[store]\nurl = \"sqlite:toolbus.db\"\n")).await;
     let ana = Agent { client: &client, name: Some("ana"), session: "s1" };
     ana.text(SAVE, json!({"key": "plan", "value": "rain in Oslo", "tags": ["trip"]})).await;
     assert_eq!(ana.text(SEARCH, json!({"query": "oslo"})).await.matches("session/s1/plan").count(), 1);
@@ -138,9 +136,8 @@ async fn a_file_of_the_store_that_was_removed_is_told_until_it_is_back() {
 
 #[tokio::test]
 async fn a_store_that_is_away_fails_the_tools_of_memory_as_retryable_and_nothing_else() {
-    let (site, redis) = (BrokerNamespace::shared().await, RedisServer::start().await);
-    let daemon = Daemon::start(&site, &format!("{RULES}[store]\nurl = \"{}\"\n", redis.url())).await;
-    let client = Client::connect(&site).await;
+    let redis = RedisServer::start().await;
+    let (site, daemon, client) = Daemon::with_client(&format!("{RULES}[store]\nurl = \"{}\"\n", redis.url())).await;
     let ana = Agent { client: &client, name: Some("ana"), session: "s1" };
     ana.text(SAVE, json!({"key": "plan", "value": "kept"})).await;
     redis.kill();

@@ -95,11 +95,10 @@ async fn the_operations_of_a_specification_are_called_with_its_credential() {
 
 #[tokio::test]
 async fn a_daemon_starts_without_a_specification_that_is_away() {
-    let (site, service) = (BrokerNamespace::shared().await, Service::start().await);
+    let service = Service::start().await;
     service.is_away.store(true, Ordering::Relaxed);
-    let daemon = Daemon::start(&site, &service.section("[tools]\necho = true\n")).await;
+    let (site, daemon, client) = Daemon::with_client(&service.section("[tools]\necho = true\n")).await;
     assert!(!daemon.logged("a specification").is_empty(), "{}", daemon.text());
-    let client = Client::connect(&site).await;
     let reply = client.exchange(&client.request("echo", &json!({"text": "here"}))).await;
     assert_eq!(reply.content(), "here");
     daemon.stop(&site).await;

@@ -4,7 +4,6 @@ use serde_json::{Value, json};
 use toolbus_e2e::backend::Backend;
 use toolbus_e2e::client::{Client, Request};
 use toolbus_e2e::daemon::Daemon;
-use toolbus_e2e::namespace::BrokerNamespace;
 
 const TWO: &str = concat!(
     r#"{"type":"object","properties":{"id":{"type":"string"},"tenant":{"type":"string"}},"#,
@@ -21,7 +20,7 @@ fn by(client: &Client, agent: &str, tool: &str, arguments: &Value) -> Request {
 
 #[tokio::test]
 async fn an_agent_addresses_only_whom_it_may() {
-    let (site, backend) = (BrokerNamespace::shared().await, Backend::start().await);
+    let backend = Backend::start().await;
     let rules = r#"
         [identity]
         trust_headers = true
@@ -41,8 +40,7 @@ async fn an_agent_addresses_only_whom_it_may() {
         "{rules}\n{}",
         backend.endpoint("send_message", "/work?id={id}", MESSAGE, "body = \"json\"\nmethod = \"POST\"")
     );
-    let daemon = Daemon::start(&site, &rules).await;
-    let client = Client::connect(&site).await;
+    let (site, daemon, client) = Daemon::with_client(&rules).await;
     let send = |agent: &str, id: &str, to: Value| {
         let mut arguments = json!({"id": id});
         arguments.as_object_mut().unwrap().extend(to.as_object().unwrap().clone());
@@ -90,12 +88,11 @@ async fn an_agent_addresses_only_whom_it_may() {
 
 #[tokio::test]
 async fn arguments_that_are_set_reach_the_backend_and_are_neither_shown_nor_taken() {
-    let (site, backend) = (BrokerNamespace::shared().await, Backend::start().await);
+    let backend = Backend::start().await;
     let rules = "[identity]\ntrust_headers = true\n[agents.ana]\narguments = { \"note*\" = { tenant = \"acme\" } }\n\
                  [agents.bruno]\n";
     let tool = backend.endpoint("notes", "/work?id={id}-{tenant}", TWO, "");
-    let daemon = Daemon::start(&site, &format!("{rules}{tool}")).await;
-    let client = Client::connect(&site).await;
+    let (site, daemon, client) = Daemon::with_client(&format!("{rules}{tool}")).await;
     let reply = client.exchange(&by(&client, "ana", "notes", &json!({"id": "a"}))).await;
     assert_eq!(reply.content(), "worked for a-acme");
     // Without a word of what is set; whoever has nothing set gives it.
@@ -123,7 +120,7 @@ async fn arguments_that_are_set_reach_the_backend_and_are_neither_shown_nor_take
 
 #[tokio::test]
 async fn each_agent_comes_to_the_backend_with_its_own_credentials_or_not_at_all() {
-    let (site, backend) = (BrokerNamespace::shared().await, Backend::start().await);
+    let backend = Backend::start().await;
     let auths = [
         (
             "bearer",
@@ -133,8 +130,7 @@ async fn each_agent_comes_to_the_backend_with_its_own_credentials_or_not_at_all(
     ];
     let tools = auths.map(|(name, auth)| backend.tool(name, "/work?id={id}", &format!("auth = {auth}")));
     let rules = "[identity]\ntrust_headers = true\nunknown = \"default\"\n[agents.ana]\n[agents.bruno]\n";
-    let daemon = Daemon::start(&site, &format!("{rules}{}", tools.concat())).await;
-    let client = Client::connect(&site).await;
+    let (site, daemon, client) = Daemon::with_client(&format!("{rules}{}", tools.concat())).await;
     let call =
         async |agent: &str, tool: &str, id: &str| client.exchange(&by(&client, agent, tool, &json!({"id": id}))).await;
     let seen = |id: &str, header: &str| {

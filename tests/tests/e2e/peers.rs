@@ -45,9 +45,7 @@ fn shown(message: &Message) -> serde_json::Value {
 }
 
 async fn world() -> (BrokerNamespace, Daemon, Client) {
-    let site = BrokerNamespace::shared().await;
-    let daemon = Daemon::start(&site, "[bus]\nname = \"tool-agent\"\n[tools]\necho = true\n").await;
-    let client = Client::connect(&site).await;
+    let (site, daemon, client) = Daemon::with_client("[bus]\nname = \"tool-agent\"\n[tools]\necho = true\n").await;
     client.bind("tool.result.RockBot").await;
     (site, daemon, client)
 }

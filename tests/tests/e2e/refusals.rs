@@ -4,9 +4,7 @@ use std::collections::BTreeMap;
 
 use serde_json::json;
 use toolbus_e2e::backend::Backend;
-use toolbus_e2e::client::Client;
 use toolbus_e2e::daemon::Daemon;
-use toolbus_e2e::namespace::BrokerNamespace;
 use toolbus_testing::otlp::Receiver;
 
 use toolbus_e2e::metrics::{count, sum};
@@ -30,13 +28,12 @@ max_queued = 0
 
 #[tokio::test]
 async fn refused_calls_are_counted_with_their_own_status() {
-    let (site, backend) = (BrokerNamespace::shared().await, Backend::start().await);
+    let backend = Backend::start().await;
     let receiver = Receiver::start().await.unwrap();
     let tools = [("work", "/work"), ("hidden", "/work"), ("hold", "/gate")];
     let tools = tools.map(|(name, path)| backend.tool(name, &format!("{path}?id={{id}}"), ""));
     let exporter = format!("[telemetry]\notlp_endpoint = \"{}\"\n", receiver.grpc_endpoint());
-    let daemon = Daemon::start(&site, &format!("{exporter}{RULES}{}", tools.concat())).await;
-    let client = Client::connect(&site).await;
+    let (site, daemon, client) = Daemon::with_client(&format!("{exporter}{RULES}{}", tools.concat())).await;
     let by_ana = |tool: &str, id: &str| client.request(tool, &json!({"id": id})).by("ana");
     let held = by_ana("hold", "held");
     client.send(&held).await;

@@ -6,7 +6,6 @@ use serde_json::json;
 use toolbus_e2e::backend::Backend;
 use toolbus_e2e::client::{Client, Request};
 use toolbus_e2e::daemon::Daemon;
-use toolbus_e2e::namespace::BrokerNamespace;
 use toolbus_testing::patience::eventually;
 
 /// Log message for a configuration that is not taken.
@@ -30,10 +29,9 @@ async fn pong(client: &Client) -> serde_json::Value {
 
 #[tokio::test]
 async fn a_reload_takes_over_policy_limits_and_endpoints() {
-    let (site, backend) = (BrokerNamespace::shared().await, Backend::start().await);
+    let backend = Backend::start().await;
     let work_tool = backend.tool("work", "/work?id={id}", "");
-    let daemon = Daemon::start(&site, &rules("allowed_tools = [\"echo\"]", &work_tool)).await;
-    let client = Client::connect(&site).await;
+    let (site, daemon, client) = Daemon::with_client(&rules("allowed_tools = [\"echo\"]", &work_tool)).await;
     let digest = pong(&client).await["configDigest"].clone();
     assert_eq!(client.exchange(&work(&client, "work", "early")).await.code(), "tool_not_found");
 
@@ -65,10 +63,9 @@ async fn a_reload_takes_over_policy_limits_and_endpoints() {
 
 #[tokio::test]
 async fn a_wrong_file_changes_nothing_and_every_mistake_is_told_once() {
-    let (site, backend) = (BrokerNamespace::shared().await, Backend::start().await);
+    let backend = Backend::start().await;
     let right = rules("allowed_tools = [\"work\"]", &backend.tool("work", "/work?id={id}", ""));
-    let daemon = Daemon::start(&site, &right).await;
-    let client = Client::connect(&site).await;
+    let (site, daemon, client) = Daemon::with_client(&right).await;
     let before = pong(&client).await["configDigest"].clone();
     let mistakes = "toolsets = [\"nowhere\"]\nallowed_tols = [\"echo\"]\nmax_in_flight = 0\n";
     let wrong = rules(mistakes, &backend.tool("work", "/work?id={id}", "timeout = \"never\""));
@@ -90,9 +87,8 @@ async fn a_wrong_file_changes_nothing_and_every_mistake_is_told_once() {
 
 #[tokio::test]
 async fn a_call_under_way_keeps_the_tool_that_it_began_with() {
-    let (site, backend) = (BrokerNamespace::shared().await, Backend::start().await);
-    let daemon = Daemon::start(&site, &rules("", &backend.tool("hold", "/gate?id={id}", ""))).await;
-    let client = Client::connect(&site).await;
+    let backend = Backend::start().await;
+    let (site, daemon, client) = Daemon::with_client(&rules("", &backend.tool("hold", "/gate?id={id}", ""))).await;
     let held = work(&client, "hold", "held");
     client.send(&held).await;
     backend.wait_for("held").await;
@@ -106,9 +102,7 @@ async fn a_call_under_way_keeps_the_tool_that_it_began_with() {
 
 #[tokio::test]
 async fn what_waits_for_a_restart_is_named() {
-    let site = BrokerNamespace::shared().await;
-    let daemon = Daemon::start(&site, "[tools]\necho = true\n").await;
-    let client = Client::connect(&site).await;
+    let (site, daemon, client) = Daemon::with_client("[tools]\necho = true\n").await;
     let changed = "[tools]\necho = false\nrequired = [\"current_time\"]\n[invoke]\nmax_in_flight = 7\n[daemon]\n\
                    socket = \"other.sock\"\n[store]\nurl = \"sqlite:x.db\"\n[ledger]\nttl = \"1h\"\n[audit]\nfile = \"audit.jsonl\"\n\
                    [telemetry]\nlog = \"debug\"\n[bus]\nname = \"other\"\n";
@@ -130,9 +124,7 @@ async fn what_waits_for_a_restart_is_named() {
 
 #[tokio::test]
 async fn how_callers_are_told_apart_changes_with_a_restart_alone() {
-    let site = BrokerNamespace::shared().await;
-    let daemon = Daemon::start(&site, "[tools]\necho = true\n").await;
-    let client = Client::connect(&site).await;
+    let (site, daemon, client) = Daemon::with_client("[tools]\necho = true\n").await;
     // Rules that would be checked for verified callers, and then be kept for whoever claims to be one.
     for identity in ["source = \"broker\"", "agent = \"ana\""] {
         let rules = format!("[tools]\necho = true\n[identity]\n{identity}\n[agents.ana]\nallowed_tools = [\"echo\"]\n");
@@ -146,11 +138,9 @@ async fn how_callers_are_told_apart_changes_with_a_restart_alone() {
 
 #[tokio::test]
 async fn a_layer_that_loses_the_agents_opens_nothing_until_that_is_written() {
-    let site = BrokerNamespace::shared().await;
     let tools = "[tools]\necho = true\n";
     let agents = "[identity]\ntrust_headers = true\n[agents.ana]\nallowed_tools = [\"echo\"]\n";
-    let daemon = Daemon::start(&site, &format!("{tools}{agents}")).await;
-    let client = Client::connect(&site).await;
+    let (site, daemon, client) = Daemon::with_client(&format!("{tools}{agents}")).await;
     let by_stranger = async || {
         let request = client.request("current_time", &json!({})).by("stranger");
         client.exchange(&request).await.code()
@@ -179,7 +169,7 @@ async fn a_layer_that_loses_the_agents_opens_nothing_until_that_is_written() {
 
 #[tokio::test]
 async fn no_call_is_lost_while_the_configuration_is_reloaded_over_and_over() {
-    let (site, backend) = (BrokerNamespace::shared().await, Backend::start().await);
+    let backend = Backend::start().await;
     let versions = [
         rules("", &backend.tool("work", "/work?id={id}", "")),
         rules(
@@ -187,8 +177,7 @@ async fn no_call_is_lost_while_the_configuration_is_reloaded_over_and_over() {
             &backend.tool("work", "/work?id={id}", "timeout = \"9s\""),
         ),
     ];
-    let daemon = Daemon::start(&site, &versions[0]).await;
-    let client = Client::connect(&site).await;
+    let (site, daemon, client) = Daemon::with_client(&versions[0]).await;
     let stop = AtomicBool::new(false);
     let calling = async {
         let mut sent = Vec::new();

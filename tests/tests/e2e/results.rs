@@ -4,7 +4,6 @@ use serde_json::{Value, json};
 use toolbus_e2e::backend::Backend;
 use toolbus_e2e::client::Client;
 use toolbus_e2e::daemon::Daemon;
-use toolbus_e2e::namespace::BrokerNamespace;
 
 const RULES: &str = r#"
 [identity]
@@ -50,9 +49,8 @@ fn keys(text: &str) -> Vec<String> {
 
 #[tokio::test]
 async fn an_agent_gets_a_table_reads_the_outline_and_chunks_and_together_they_are_the_result() {
-    let (site, page) = (BrokerNamespace::shared().await, page());
-    let daemon = Daemon::start(&site, RULES).await;
-    let client = Client::connect(&site).await;
+    let page = page();
+    let (site, daemon, client) = Daemon::with_client(RULES).await;
     let table = call(&client, "ana", None, "echo", json!({"text": page})).await;
     assert!(table.starts_with("Tool result for 'echo' is large ("), "{table}");
     let [index, chunks @ ..] = &keys(&table)[..] else { panic!("{table}") };
@@ -72,9 +70,7 @@ async fn an_agent_gets_a_table_reads_the_outline_and_chunks_and_together_they_ar
 
 #[tokio::test]
 async fn the_model_of_a_caller_decides_and_who_cannot_read_chunks_gets_the_beginning() {
-    let site = BrokerNamespace::shared().await;
-    let daemon = Daemon::start(&site, RULES).await;
-    let client = Client::connect(&site).await;
+    let (site, daemon, client) = Daemon::with_client(RULES).await;
     let text = "x".repeat(5000);
     assert_eq!(call(&client, "ana", None, "echo", json!({"text": text})).await, text);
     let table = call(&client, "ana", Some("small-1"), "echo", json!({"text": text})).await;
@@ -86,12 +82,11 @@ async fn the_model_of_a_caller_decides_and_who_cannot_read_chunks_gets_the_begin
 
 #[tokio::test]
 async fn a_result_far_above_the_limit_of_its_endpoint_is_read_whole_and_kept_in_parts() {
-    let (site, backend) = (BrokerNamespace::shared().await, Backend::start().await);
+    let backend = Backend::start().await;
     let endpoint = backend.tool("large", "/bytes/20000000", "");
     // By default, a session has room for a thousand parts.
     let rules = RULES.replace("threshold = 8000", "threshold = 64000").replace(r#"["echo"]"#, r#"["large"]"#);
-    let daemon = Daemon::start(&site, &format!("{rules}{endpoint}")).await;
-    let client = Client::connect(&site).await;
+    let (site, daemon, client) = Daemon::with_client(&format!("{rules}{endpoint}")).await;
     let table = call(&client, "ana", None, "large", json!({"id": "1"})).await;
     assert!(table.starts_with("Tool result for 'large' is large (20,000,000 chars)"), "{table}");
     let cut = call(&client, "bruno", None, "large", json!({"id": "1"})).await;

@@ -78,9 +78,7 @@ fn is_gapless(times: &[String]) -> bool {
 
 #[tokio::test]
 async fn a_task_is_published_at_each_of_its_times_for_its_agent_also_after_the_daemon_was_killed() {
-    let site = BrokerNamespace::shared().await;
-    let daemon = Daemon::start(&site, &format!("{RULES}[store]\nurl = \"sqlite:toolbus.db\"\n")).await;
-    let client = Client::connect(&site).await;
+    let (site, daemon, client) = Daemon::with_client(&format!("{RULES}[store]\nurl = \"sqlite:toolbus.db\"\n")).await;
     client.bind("scheduled.task.ana").await;
     schedule(&client).await;
     let before = times(&client, 3).await;
@@ -163,9 +161,9 @@ async fn only(client: &Client) -> Message {
 
 #[tokio::test]
 async fn a_scheduled_call_is_made_and_its_result_comes_with_the_message() {
-    let (site, backend) = (BrokerNamespace::shared().await, Backend::start().await);
-    let daemon = Daemon::start(&site, &format!("{RULES}{}", backend.tool("work", "/gate?id={id}", ""))).await;
-    let client = Client::connect(&site).await;
+    let backend = Backend::start().await;
+    let (site, daemon, client) =
+        Daemon::with_client(&format!("{RULES}{}", backend.tool("work", "/gate?id={id}", ""))).await;
     client.bind("scheduled.task.ana").await;
     backend.open();
     schedule_call(&client, "one").await;
@@ -188,10 +186,10 @@ async fn a_scheduled_call_is_made_and_its_result_comes_with_the_message() {
 
 #[tokio::test]
 async fn a_scheduled_call_that_was_running_when_the_daemon_was_killed_is_not_made_again() {
-    let (site, backend) = (BrokerNamespace::shared().await, Backend::start().await);
+    let backend = Backend::start().await;
     let tools = backend.tool("work", "/gate?id={id}", "");
-    let daemon = Daemon::start(&site, &format!("{RULES}{tools}[store]\nurl = \"sqlite:toolbus.db\"\n")).await;
-    let client = Client::connect(&site).await;
+    let (site, daemon, client) =
+        Daemon::with_client(&format!("{RULES}{tools}[store]\nurl = \"sqlite:toolbus.db\"\n")).await;
     client.bind("scheduled.task.ana").await;
     schedule_call(&client, "one").await;
     backend.wait_for("one").await;
@@ -207,9 +205,8 @@ async fn a_scheduled_call_that_was_running_when_the_daemon_was_killed_is_not_mad
 #[tokio::test]
 async fn what_is_due_while_the_store_is_away_is_published_once_when_it_is_back() {
     const AWAY: &str = "scheduled tasks cannot be read: none is published";
-    let (site, redis) = (BrokerNamespace::shared().await, RedisServer::start().await);
-    let daemon = Daemon::start(&site, &format!("{RULES}[store]\nurl = \"{}\"\n", redis.url())).await;
-    let client = Client::connect(&site).await;
+    let redis = RedisServer::start().await;
+    let (site, daemon, client) = Daemon::with_client(&format!("{RULES}[store]\nurl = \"{}\"\n", redis.url())).await;
     client.bind("scheduled.task.ana").await;
     schedule(&client).await;
     let before = times(&client, 2).await;

@@ -84,9 +84,9 @@ async fn two_daemons_that_are_killed_in_turn_lose_no_call_and_run_none_twice() {
 
 #[tokio::test]
 async fn a_call_whose_daemon_is_killed_while_it_runs_is_answered_with_an_unknown_outcome_and_not_run_again() {
-    let (site, backend) = (BrokerNamespace::shared().await, Backend::start().await);
-    let daemon = Daemon::start(&site, &format!("{SQLITE}{}", backend.tool("hold", "/gate?id={id}", ""))).await;
-    let client = Client::connect(&site).await;
+    let backend = Backend::start().await;
+    let (site, daemon, client) =
+        Daemon::with_client(&format!("{SQLITE}{}", backend.tool("hold", "/gate?id={id}", ""))).await;
     let request = work(&client, "hold", "held");
     client.send(&request).await;
     backend.wait_for("held").await;
@@ -138,9 +138,9 @@ async fn an_answer_that_was_recorded_and_not_published_is_published_by_the_next_
 
 #[tokio::test]
 async fn a_message_that_is_published_twice_runs_once_also_after_a_restart() {
-    let (site, backend) = (BrokerNamespace::shared().await, Backend::start().await);
-    let daemon = Daemon::start(&site, &format!("{SQLITE}{}", backend.tool("work", "/work?id={id}", ""))).await;
-    let client = Client::connect(&site).await;
+    let backend = Backend::start().await;
+    let (site, daemon, client) =
+        Daemon::with_client(&format!("{SQLITE}{}", backend.tool("work", "/work?id={id}", ""))).await;
     let request = work(&client, "work", "twice");
     client.exchange(&request).await;
     client.send(&request).await;

@@ -23,9 +23,7 @@ async fn operated(daemon: &Daemon, arguments: &[&str]) -> String {
 
 #[tokio::test]
 async fn a_tool_an_agent_or_a_source_is_off_from_the_next_call_on_and_on_again() {
-    let site = BrokerNamespace::shared().await;
-    let daemon = Daemon::start(&site, RULES).await;
-    let client = Client::connect(&site).await;
+    let (site, daemon, client) = Daemon::with_client(RULES).await;
     let calls = [("ana", "echo"), ("ana", "current_time"), ("bruno", "echo")];
     for (kind, name, expected) in [
         ("tool", "echo", ["tool_not_found", "ok", "tool_not_found"]),

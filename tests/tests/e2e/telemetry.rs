@@ -30,11 +30,10 @@ fn span<'a>(spans: &'a [Span], start: &str) -> &'a Span {
 }
 
 async fn one_traced_call(protocol: &str, endpoint: &str, receiver: &Receiver) {
-    let (site, backend) = (BrokerNamespace::shared().await, Backend::start().await);
+    let backend = Backend::start().await;
     let tool = backend.tool("work", "/work?id={id}", "effect = \"read-only\"");
     let more = format!("[telemetry]\notlp_endpoint = \"{endpoint}\"\nprotocol = \"{protocol}\"\n{tool}");
-    let daemon = Daemon::start(&site, &more).await;
-    let client = Client::connect(&site).await;
+    let (site, daemon, client) = Daemon::with_client(&more).await;
     let request = client.request("work", &json!({"id": "traced"}));
     let request = request.header("rb-traceparent", &format!("00-{TRACE}-{SENDER}-01")).header("rb-tracestate", "ana=1");
     let reply = client.exchange(&request).await;
@@ -78,10 +77,9 @@ async fn one_traced_call(protocol: &str, endpoint: &str, receiver: &Receiver) {
 
 #[tokio::test]
 async fn prometheus_has_the_trace_of_a_call_as_an_exemplar_of_its_bucket() {
-    let (site, receiver) = (BrokerNamespace::shared().await, Receiver::start().await.unwrap());
+    let receiver = Receiver::start().await.unwrap();
     let more = format!("[telemetry]\notlp_endpoint = \"{}\"\n[tools]\necho = true\n", receiver.grpc_endpoint());
-    let daemon = Daemon::start(&site, &more).await;
-    let client = Client::connect(&site).await;
+    let (site, daemon, client) = Daemon::with_client(&more).await;
     for (trace, flags) in [(TRACE, "01"), (TRACE.replace('0', "1").as_str(), "00")] {
         let request = client.request("echo", &json!({"text": "traced"}));
         let request = request.header("rb-traceparent", &format!("00-{trace}-{SENDER}-{flags}"));
@@ -115,9 +113,8 @@ async fn a_call_is_seen_over_http_from_its_sender_to_the_backend() {
 
 #[tokio::test]
 async fn without_a_collector_the_trace_still_goes_on() {
-    let (site, backend) = (BrokerNamespace::shared().await, Backend::start().await);
-    let daemon = Daemon::start(&site, &backend.tool("work", "/work?id={id}", "")).await;
-    let client = Client::connect(&site).await;
+    let backend = Backend::start().await;
+    let (site, daemon, client) = Daemon::with_client(&backend.tool("work", "/work?id={id}", "")).await;
     let request = client.request("work", &json!({"id": "traced"}));
     let reply = client.exchange(&request.header("traceparent", &format!("00-{TRACE}-{SENDER}-00"))).await;
     assert!(reply.header("traceparent").starts_with(&format!("00-{TRACE}-")), "{reply:?}");
@@ -143,9 +140,7 @@ async fn a_collector_that_is_away_disturbs_no_call_and_no_end() {
 
 #[tokio::test]
 async fn arguments_and_results_are_not_in_the_log() {
-    let site = BrokerNamespace::shared().await;
-    let mut daemon = Daemon::start(&site, "[tools]\necho = true\n").await;
-    let client = Client::connect(&site).await;
+    let (site, mut daemon, client) = Daemon::with_client("[tools]\necho = true\n").await;
     assert_eq!(client.call("echo", &json!({"text": "my-secret-text"})).await.content(), "my-secret-text");
     client.call("echo", &json!({"text": 7, "my-secret-key": "my-secret-value"})).await;
     let (_, status) = daemon.get("/status").await.unwrap();

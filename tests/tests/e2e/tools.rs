@@ -4,13 +4,11 @@ use std::fmt::Write as _;
 
 use serde_json::json;
 use toolbus_e2e::backend::Backend;
-use toolbus_e2e::client::Client;
 use toolbus_e2e::daemon::Daemon;
-use toolbus_e2e::namespace::BrokerNamespace;
 
 #[tokio::test]
 async fn whether_a_timeout_may_be_retried_follows_from_the_method_and_its_text_has_the_whole_limit() {
-    let (site, backend) = (BrokerNamespace::shared().await, Backend::start().await);
+    let backend = Backend::start().await;
     let parameters = r#"{"type":"object","properties":{"id":{"type":"string"}},"required":["id"]}"#;
     let tool = |name: &str, keys: &str| {
         backend.endpoint_by_default(name, "/gate?id={id}", parameters, &format!("timeout = \"1s\"\n{keys}"))
@@ -21,8 +19,7 @@ async fn whether_a_timeout_may_be_retried_follows_from_the_method_and_its_text_h
         tool("post", "method = \"POST\""),
         tool("act", "effect = \"effectful\""),
     ];
-    let daemon = Daemon::start(&site, &tools.concat()).await;
-    let client = Client::connect(&site).await;
+    let (site, daemon, client) = Daemon::with_client(&tools.concat()).await;
     let mut calls: Vec<_> = ["look", "put", "post", "act"].map(|tool| (tool, "1000")).into();
     // A limit of the caller's own, below the tool's.
     calls.push(("look", "600"));
@@ -54,7 +51,7 @@ async fn whether_a_timeout_may_be_retried_follows_from_the_method_and_its_text_h
 
 #[tokio::test]
 async fn results_that_are_too_large_or_no_text_are_failures_with_one_answer_each() {
-    let (site, backend) = (BrokerNamespace::shared().await, Backend::start().await);
+    let backend = Backend::start().await;
     let any = r#"{"type":"object"}"#;
     let tools = [
         backend.endpoint("fits", "/bytes/1024", any, "max_response = \"1KiB\""),
@@ -66,8 +63,7 @@ async fn results_that_are_too_large_or_no_text_are_failures_with_one_answer_each
         backend.endpoint("teapot", "/status/418", any, ""),
         backend.endpoint("nobody", "", any, "").replace(&backend.port(), "1"),
     ];
-    let daemon = Daemon::start(&site, &tools.concat()).await;
-    let client = Client::connect(&site).await;
+    let (site, daemon, client) = Daemon::with_client(&tools.concat()).await;
     assert_eq!(client.call("fits", &json!({})).await.content().len(), 1024);
     let mut told = Vec::new();
     for tool in ["over", "huge", "over_the_bus", "garbage", "unavailable", "teapot", "nobody"] {

@@ -3,7 +3,6 @@
 use std::path::Path;
 
 use serde_json::{Value, json};
-use toolbus_e2e::client::Client;
 use toolbus_e2e::daemon::Daemon;
 use toolbus_e2e::namespace::BrokerNamespace;
 use toolbus_e2e::program::{binary, python};
@@ -12,9 +11,7 @@ const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/python/in_terminal.py
 
 #[tokio::test]
 async fn without_a_terminal_one_table_of_the_last_calls_is_printed() {
-    let site = BrokerNamespace::shared().await;
-    let daemon = Daemon::start(&site, "[tools]\necho = true\n").await;
-    let client = Client::connect(&site).await;
+    let (site, daemon, client) = Daemon::with_client("[tools]\necho = true\n").await;
     let calls = async {
         loop {
             assert_eq!(client.call("echo", &json!({"text": "a"})).await.content(), "a");
@@ -56,9 +53,7 @@ async fn a_daemon_without_metrics_says_how_to_turn_them_on() {
 
 #[tokio::test]
 async fn the_terminal_is_what_it_was_after_the_view() {
-    let site = BrokerNamespace::shared().await;
-    let daemon = Daemon::start(&site, "[tools]\necho = true\n").await;
-    let client = Client::connect(&site).await;
+    let (site, daemon, client) = Daemon::with_client("[tools]\necho = true\n").await;
     client.call("echo", &json!({"text": "a"})).await;
     let (program, socket) =
         (binary().display().to_string(), daemon.folder().join("toolbus.sock").display().to_string());

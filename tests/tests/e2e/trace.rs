@@ -1,16 +1,12 @@
 //! Recent calls, as operators ask for them.
 
 use serde_json::{Value, json};
-use toolbus_e2e::client::Client;
 use toolbus_e2e::daemon::Daemon;
-use toolbus_e2e::namespace::BrokerNamespace;
 use toolbus_testing::patience::eventually;
 
 #[tokio::test]
 async fn operators_see_what_became_of_a_call_and_what_its_time_went_into() {
-    let site = BrokerNamespace::shared().await;
-    let daemon = Daemon::start(&site, "[tools]\necho = true\n").await;
-    let client = Client::connect(&site).await;
+    let (site, daemon, client) = Daemon::with_client("[tools]\necho = true\n").await;
     let echoed = client.request("echo", &json!({"text": "a secret text"}));
     assert_eq!(client.exchange(&echoed).await.content(), "a secret text");
     assert_eq!(client.call("absent", &json!({})).await.code(), "tool_not_found");

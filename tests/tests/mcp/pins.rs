@@ -78,11 +78,10 @@ fn digest(shown: &str) -> String {
 
 #[tokio::test]
 async fn a_tool_that_changes_is_held_back_by_every_route_until_what_was_shown_is_approved() {
-    let (site, small) = (BrokerNamespace::shared().await, Small::new());
+    let small = Small::new();
     small.list(&FIRST);
     let required = "[tools]\nrequired = ['read']\n";
-    let daemon = Daemon::start(&site, &format!("{required}{}", server(&small, ""))).await;
-    let client = Client::connect(&site).await;
+    let (site, daemon, client) = Daemon::with_client(&format!("{required}{}", server(&small, ""))).await;
     become_so(&daemon, "mcp:files", &[("read", "pinned", false), ("write", "pinned", false)]).await;
     recorded(&daemon, "mcp:files").await;
     assert_eq!(client.call("read", &json!({"text": "1"})).await.content(), "files.read: 1");
@@ -126,10 +125,9 @@ async fn a_tool_that_changes_is_held_back_by_every_route_until_what_was_shown_is
 
 #[tokio::test]
 async fn a_rename_is_caught_and_a_whole_source_is_approved_at_once() {
-    let (site, small) = (BrokerNamespace::shared().await, Small::new());
+    let small = Small::new();
     small.list(&FIRST);
-    let daemon = Daemon::start(&site, &server(&small, "")).await;
-    let client = Client::connect(&site).await;
+    let (site, daemon, client) = Daemon::with_client(&server(&small, "")).await;
     become_so(&daemon, "mcp:files", &[("read", "pinned", false), ("write", "pinned", false)]).await;
 
     update(&daemon, &small, &[FIRST[0], ("store", FIRST[1].1)]).await;

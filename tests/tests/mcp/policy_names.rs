@@ -27,11 +27,10 @@ fn asked(client: &Client, server: Option<&str>) -> Request {
 
 #[tokio::test]
 async fn the_first_server_by_name_has_the_name_and_the_other_is_reached_by_its_own() {
-    let (site, small) = (BrokerNamespace::shared().await, Small::new());
+    let small = Small::new();
     let slow = small.section_with("alpha", &["same"], &[], &[("START_DELAY", "1")], "");
     let beta = small.section("beta", &["same", "other"], "");
-    let daemon = Daemon::start(&site, &format!("{slow}{beta}")).await;
-    let client = Client::connect(&site).await;
+    let (site, daemon, client) = Daemon::with_client(&format!("{slow}{beta}")).await;
     known(&daemon, &["beta"]).await;
     known(&daemon, &["alpha"]).await;
     // Names are settled once every server has been tried; before that, beta answers.

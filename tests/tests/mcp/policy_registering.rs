@@ -67,9 +67,7 @@ async fn nobody_registers_anything_unless_the_configuration_allows_it() {
 
 #[tokio::test]
 async fn what_the_rules_allow_is_registered_and_is_there_after_a_restart_until_it_is_removed() {
-    let site = BrokerNamespace::shared().await;
-    let daemon = Daemon::start(&site, &allowed()).await;
-    let client = Client::connect(&site).await;
+    let (site, daemon, client) = Daemon::with_client(&allowed()).await;
     let reply = called(&client, "ana", TOOLS[0], &arguments("Mine")).await;
     let lasting = "It stays until you unregister it, also when the daemon restarts.";
     assert_eq!(reply.content(), format!("Server 'Mine' registered successfully. 1 tool(s) available. {lasting}"));
@@ -98,9 +96,7 @@ async fn what_the_rules_allow_is_registered_and_is_there_after_a_restart_until_i
 
 #[tokio::test]
 async fn a_subagent_neither_registers_nor_removes_servers_on_any_way() {
-    let site = BrokerNamespace::shared().await;
-    let daemon = Daemon::start(&site, &allowed()).await;
-    let client = Client::connect(&site).await;
+    let (site, daemon, client) = Daemon::with_client(&allowed()).await;
     assert_eq!(called(&client, "ana", TOOLS[0], &arguments("mine")).await.code(), "");
     let server = about(&client, "sub", "mine").await.unwrap();
     for (agent, profile) in [("sub", None), ("sub", Some("main")), ("ana", Some("subagent"))] {

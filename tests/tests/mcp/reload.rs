@@ -75,11 +75,10 @@ async fn a_file_that_is_changed_in_any_way_touches_the_servers_that_changed() {
 
 #[tokio::test]
 async fn a_file_that_is_broken_or_gone_changes_nothing_and_the_log_says_why() {
-    let (site, small) = (BrokerNamespace::shared().await, Small::new());
+    let small = Small::new();
     let [a, b] = ["a", "b"].map(|name| small.entry(name, &[name]));
     small.write(&[("a", a.clone())]);
-    let daemon = Daemon::start(&site, &small.file()).await;
-    let client = Client::connect(&site).await;
+    let (site, daemon, client) = Daemon::with_client(&small.file()).await;
     let before = pids(&daemon, &["a"]).await;
 
     std::fs::write(small.path("mcp.json"), "{\n  \"mcpServers\": {\n    \"a\": {:}\n").unwrap();
@@ -103,10 +102,10 @@ async fn a_file_that_is_broken_or_gone_changes_nothing_and_the_log_says_why() {
 
 #[tokio::test]
 async fn a_signal_takes_over_servers_and_limits_of_the_configuration() {
-    let (site, small) = (BrokerNamespace::shared().await, Small::new());
+    let small = Small::new();
     let section = |name: &str, tools: &[&str], more: &str| small.section(name, tools, more);
-    let daemon = Daemon::start(&site, &[section("a", &["a"], ""), section("b", &["b"], "")].concat()).await;
-    let client = Client::connect(&site).await;
+    let (site, daemon, client) =
+        Daemon::with_client(&[section("a", &["a"], ""), section("b", &["b"], "")].concat()).await;
     let before = pids(&daemon, &["a", "b"]).await;
 
     let limits = "[tools.limits.a]\nmax_in_flight = 1\ntimeout = \"3s\"\n";

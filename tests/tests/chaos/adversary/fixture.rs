@@ -32,9 +32,8 @@ pub(crate) fn tool(backend: &Backend, name: &str) -> String {
 
 impl Fixture {
     pub(crate) async fn start(configuration: impl Fn(&Backend) -> String, hidden: &'static [&'static str]) -> Self {
-        let (site, backend) = (BrokerNamespace::shared().await, Backend::start().await);
-        let daemon = Daemon::start(&site, &configuration(&backend)).await;
-        let client = Client::connect(&site).await;
+        let backend = Backend::start().await;
+        let (site, daemon, client) = Daemon::with_client(&configuration(&backend)).await;
         Self { site, backend, daemon, client, hidden }
     }
 

@@ -29,9 +29,7 @@ fn pipeline(client: &Client) -> Request {
 #[tokio::test(flavor = "multi_thread")]
 async fn pipelines_that_write_fifteen_mebibytes_each_hold_no_other_agent_up() {
     let _turn = turn().await;
-    let site = BrokerNamespace::shared().await;
-    let daemon = Daemon::start(&site, RULES).await;
-    let client = Client::connect(&site).await;
+    let (site, daemon, client) = Daemon::with_client(RULES).await;
     for count in [1, 8, 24] {
         let requests: Vec<_> = (0..count).map(|_| pipeline(&client)).collect();
         let attack = replies(&client, &requests, &LATE);
@@ -44,9 +42,7 @@ async fn pipelines_that_write_fifteen_mebibytes_each_hold_no_other_agent_up() {
 #[tokio::test(flavor = "multi_thread")]
 async fn arguments_of_a_mebibyte_and_texts_in_working_memory_hold_no_other_agent_up() {
     let _turn = turn().await;
-    let site = BrokerNamespace::shared().await;
-    let daemon = Daemon::start(&site, RULES).await;
-    let client = Client::connect(&site).await;
+    let (site, daemon, client) = Daemon::with_client(RULES).await;
     let text = "word \u{e9} ".repeat(90 * 1024);
     let saved = |number: usize| {
         let arguments = json!({"key": format!("text{}", number % 20), "value": text});

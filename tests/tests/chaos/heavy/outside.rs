@@ -53,11 +53,10 @@ async fn rules_for_robots_hold_no_other_agent_up() {
 #[tokio::test(flavor = "multi_thread")]
 async fn results_of_sixty_mebibytes_hold_no_other_agent_up() {
     let _turn = turn().await;
-    let (site, backend) = (BrokerNamespace::shared().await, Backend::start().await);
+    let backend = Backend::start().await;
     let schema = r#"{"type": "object", "properties": {}}"#;
     let large = backend.endpoint_by_default("large", &format!("/bytes/{}", 60 * MIB), schema, "timeout = \"10s\"");
-    let daemon = Daemon::start(&site, &format!("{RULES}{large}")).await;
-    let client = Client::connect(&site).await;
+    let (site, daemon, client) = Daemon::with_client(&format!("{RULES}{large}")).await;
     let requests: Vec<_> = (0..4).map(|_| client.request("large", &json!({})).by("ana")).collect();
     others_go_on("60 MiB", &site, &daemon, replies(&client, &requests, &LATE)).await;
     daemon.stop(&site).await;
@@ -66,14 +65,13 @@ async fn results_of_sixty_mebibytes_hold_no_other_agent_up() {
 #[tokio::test(flavor = "multi_thread")]
 async fn interim_responses_without_end_fail_the_call_and_hold_no_other_agent_up() {
     let _turn = turn().await;
-    let (site, server) = (BrokerNamespace::shared().await, HarmfulHttp::start().await);
+    let server = HarmfulHttp::start().await;
     let endpoint = format!(
         "[[rest.endpoints]]\nname = \"interim\"\ndescription = \"Never done\"\nurl = \"{}\"\n\
          parameters = '{{\"type\": \"object\"}}'\n",
         server.url("/interim")
     );
-    let daemon = Daemon::start(&site, &format!("{RULES}{endpoint}")).await;
-    let client = Client::connect(&site).await;
+    let (site, daemon, client) = Daemon::with_client(&format!("{RULES}{endpoint}")).await;
     let requests: Vec<_> = (0..8).map(|_| client.request("interim", &json!({})).by("ana")).collect();
     let attack = replies(&client, &requests, &["execution_failed"]);
     let replies = others_go_on("interim responses", &site, &daemon, attack).await;
@@ -84,7 +82,7 @@ async fn interim_responses_without_end_fail_the_call_and_hold_no_other_agent_up(
 #[tokio::test(flavor = "multi_thread")]
 async fn large_messages_of_mcp_servers_hold_no_other_agent_up() {
     let _turn = turn().await;
-    let (site, remote) = (BrokerNamespace::shared().await, Remote::start().await);
+    let remote = Remote::start().await;
     let program = python("hostile_mcp.py");
     let local = format!(
         "[mcp.servers.local]\ncommand = \"python3\"\nargs = [{:?}, \"rows\", \"-\", \"-\"]\n",
@@ -92,8 +90,7 @@ async fn large_messages_of_mcp_servers_hold_no_other_agent_up() {
     );
     let sections =
         format!("{local}{}{}", remote.section("remote", "rows", ""), remote.section("events", "event-rows", ""));
-    let daemon = Daemon::start(&site, &format!("{RULES}{sections}")).await;
-    let client = Client::connect(&site).await;
+    let (site, daemon, client) = Daemon::with_client(&format!("{RULES}{sections}")).await;
     eventually("the servers to be ready", async || {
         let (_, status) = daemon.get("/status").await?;
         let servers = status["mcp"].as_array()?;
