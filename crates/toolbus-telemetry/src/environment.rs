@@ -258,15 +258,6 @@ mod tests {
         Environment::new(&look_up).route(signal, &settings(endpoint))
     }
 
-    fn endpoint(signal: Signal, configured: Option<&str>, variables: &[(&str, &str)]) -> Option<String> {
-        route(signal, configured, variables).unwrap().map(|route| route.endpoint)
-    }
-
-    #[test]
-    fn nothing_is_exported_without_an_endpoint() {
-        assert_eq!(route(Signal::Traces, None, &[]), Ok(None));
-    }
-
     #[test]
     fn the_settings_are_used_when_the_environment_is_silent() {
         let expected = ExportRoute {
@@ -280,26 +271,37 @@ mod tests {
     }
 
     #[test]
-    fn the_environment_wins_over_the_settings_and_a_signal_over_both() {
+    fn an_address_is_that_of_the_signal_of_the_environment_or_of_the_settings() {
+        use Signal::{Logs, Metrics, Traces};
         let common = ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://b:4317");
-        let own = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "http://c:4317");
-        assert_eq!(endpoint(Signal::Traces, Some("http://a"), &[common]).as_deref(), Some("http://b:4317"));
-        assert_eq!(endpoint(Signal::Traces, Some("http://a"), &[common, own]).as_deref(), Some("http://c:4317"));
-        assert_eq!(endpoint(Signal::Metrics, Some("http://a"), &[common, own]).as_deref(), Some("http://b:4317"));
-    }
-
-    #[test]
-    fn over_http_a_base_gets_the_path_of_its_signal_and_an_own_address_none() {
-        let http = ("OTEL_EXPORTER_OTLP_PROTOCOL", "http/protobuf");
         let own = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "http://c/custom");
-        assert_eq!(endpoint(Signal::Metrics, Some("http://a/"), &[http]).as_deref(), Some("http://a/v1/metrics"));
-        assert_eq!(endpoint(Signal::Logs, Some("http://a"), &[http]).as_deref(), Some("http://a/v1/logs"));
+        let http = ("OTEL_EXPORTER_OTLP_PROTOCOL", "http/protobuf");
         let with_query = ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://a/otlp?tenant=b");
-        assert_eq!(
-            endpoint(Signal::Logs, None, &[http, with_query]).as_deref(),
-            Some("http://a/otlp/v1/logs?tenant=b")
-        );
-        assert_eq!(endpoint(Signal::Traces, Some("http://a"), &[http, own]).as_deref(), Some("http://c/custom"));
+        // An empty variable counts as absent.
+        let empty = [("OTEL_EXPORTER_OTLP_ENDPOINT", " "), ("OTEL_EXPORTER_OTLP_PROTOCOL", "")];
+        let (settings, no_traces) = (Some("http://a"), ("OTEL_TRACES_EXPORTER", "none"));
+        type Row<'a> = (Signal, Option<&'a str>, &'a [(&'a str, &'a str)], Option<&'a str>);
+        let table: [Row<'_>; 13] = [
+            (Traces, None, &[], None),
+            (Traces, settings, &[common], Some("http://b:4317")),
+            (Traces, settings, &[common, own], Some("http://c/custom")),
+            (Metrics, settings, &[common, own], Some("http://b:4317")),
+            (Traces, settings, &empty, settings),
+            // Over HTTP, a base gets the path of its signal, and an own address none.
+            (Metrics, Some("http://a/"), &[http], Some("http://a/v1/metrics")),
+            (Logs, settings, &[http], Some("http://a/v1/logs")),
+            (Logs, None, &[http, with_query], Some("http://a/otlp/v1/logs?tenant=b")),
+            (Traces, settings, &[http, own], Some("http://c/custom")),
+            // One signal or all can be switched off.
+            (Traces, settings, &[no_traces], None),
+            (Metrics, settings, &[no_traces], settings),
+            (Logs, settings, &[("OTEL_LOGS_EXPORTER", "none")], None),
+            (Metrics, settings, &[("OTEL_SDK_DISABLED", "TRUE")], None),
+        ];
+        for (signal, configured, variables, expected) in table {
+            let route = route(signal, configured, variables).unwrap();
+            assert_eq!(route.map(|route| route.endpoint).as_deref(), expected, "{configured:?} {variables:?}");
+        }
     }
 
     #[test]
@@ -314,15 +316,6 @@ mod tests {
         let metrics = route(Signal::Metrics, Some("http://a"), &variables).unwrap().unwrap();
         assert_eq!((traces.protocol, traces.timeout), (Protocol::Grpc, Duration::from_secs(2)));
         assert_eq!((metrics.protocol, metrics.timeout), (Protocol::HttpProtobuf, Duration::from_secs(3)));
-    }
-
-    #[test]
-    fn one_signal_or_all_can_be_switched_off() {
-        let none = [("OTEL_TRACES_EXPORTER", "none")];
-        assert_eq!(endpoint(Signal::Traces, Some("http://a"), &none), None);
-        assert!(endpoint(Signal::Metrics, Some("http://a"), &none).is_some());
-        assert_eq!(endpoint(Signal::Logs, Some("http://a"), &[("OTEL_LOGS_EXPORTER", "none")]), None);
-        assert_eq!(endpoint(Signal::Metrics, Some("http://a"), &[("OTEL_SDK_DISABLED", "TRUE")]), None);
     }
 
     #[test]
@@ -341,12 +334,6 @@ mod tests {
         }
         let error = route(Signal::Traces, Some("collector:4317"), &[]).unwrap_err();
         assert_eq!(error.variable, "telemetry.otlp_endpoint");
-    }
-
-    #[test]
-    fn an_empty_variable_counts_as_absent() {
-        let empty = [("OTEL_EXPORTER_OTLP_ENDPOINT", " "), ("OTEL_EXPORTER_OTLP_PROTOCOL", "")];
-        assert_eq!(endpoint(Signal::Traces, Some("http://a"), &empty).as_deref(), Some("http://a"));
     }
 
     #[test]
@@ -372,17 +359,18 @@ mod tests {
     }
 
     #[test]
-    fn the_senders_decision_is_followed_by_default() {
-        assert_eq!(sampled("", None).unwrap(), "ParentBased(AlwaysOn)");
-    }
-
-    #[test]
-    fn every_standard_sampler_is_known() {
-        assert_eq!(sampled("always_on", None).unwrap(), "AlwaysOn");
-        assert_eq!(sampled("always_off", None).unwrap(), "AlwaysOff");
-        assert_eq!(sampled("traceidratio", Some("0.01")).unwrap(), "TraceIdRatioBased(0.01)");
-        assert_eq!(sampled("parentbased_always_off", None).unwrap(), "ParentBased(AlwaysOff)");
-        assert_eq!(sampled("parentbased_traceidratio", None).unwrap(), "ParentBased(TraceIdRatioBased(1.0))");
+    fn every_standard_sampler_is_known_and_the_senders_decision_is_followed_by_default() {
+        let table = [
+            ("", None, "ParentBased(AlwaysOn)"),
+            ("always_on", None, "AlwaysOn"),
+            ("always_off", None, "AlwaysOff"),
+            ("traceidratio", Some("0.01"), "TraceIdRatioBased(0.01)"),
+            ("parentbased_always_off", None, "ParentBased(AlwaysOff)"),
+            ("parentbased_traceidratio", None, "ParentBased(TraceIdRatioBased(1.0))"),
+        ];
+        for (name, argument, expected) in table {
+            assert_eq!(sampled(name, argument).unwrap(), expected, "{name}");
+        }
     }
 
     #[test]

@@ -6,14 +6,15 @@ use rusqlite::Connection;
 use toolbus_core::store::{Store, StoreError};
 use toolbus_store::Sqlite;
 
+use crate::place;
+
 fn refusal(path: &Path) -> String {
     Sqlite::open(path).expect_err("a refusal").to_string()
 }
 
 #[tokio::test]
 async fn what_was_put_is_there_after_opening_again() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("store.db");
+    let (_folder, path) = place("store.db");
     Sqlite::open(&path).unwrap().put("switches", "tool:echo", b"off".to_vec()).await.unwrap();
     let again = Sqlite::open(&path).unwrap();
     assert_eq!(again.get("switches", "tool:echo").await, Ok(Some(b"off".to_vec())));
@@ -21,8 +22,7 @@ async fn what_was_put_is_there_after_opening_again() {
 
 #[tokio::test]
 async fn two_handles_on_one_file_see_what_the_other_did() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("store.db");
+    let (_folder, path) = place("store.db");
     let (one, other) = (Sqlite::open(&path).unwrap(), Sqlite::open(&path).unwrap());
     for number in 0..20 {
         one.put("a", "key", vec![number]).await.unwrap();
@@ -36,8 +36,7 @@ async fn two_handles_on_one_file_see_what_the_other_did() {
 
 #[test]
 fn opening_a_file_leaves_it_to_whoever_holds_it() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("store.db");
+    let (_folder, path) = place("store.db");
     let held = Connection::open(&path).unwrap();
     held.execute_batch("BEGIN EXCLUSIVE").unwrap();
     insta::assert_snapshot!(refusal(&path), @"another process has held it for 5 s");
@@ -54,8 +53,7 @@ fn opening_a_file_leaves_it_to_whoever_holds_it() {
 #[test]
 fn a_new_file_can_be_opened_by_many_at_once() {
     for _ in 0..5 {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("store.db");
+        let (_folder, path) = place("store.db");
         let together = Barrier::new(8);
         std::thread::scope(|scope| {
             let open = || {
@@ -91,8 +89,7 @@ fn a_folder_that_does_not_exist_is_told() {
 
 #[test]
 fn a_file_that_is_no_database_is_told_and_left_alone() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("store.db");
+    let (_folder, path) = place("store.db");
     for text in ["x".repeat(10_000), "short".to_owned()] {
         std::fs::write(&path, &text).unwrap();
         insta::allow_duplicates! {
@@ -104,8 +101,7 @@ fn a_file_that_is_no_database_is_told_and_left_alone() {
 
 #[test]
 fn a_database_of_another_program_is_told_and_left_alone() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("store.db");
+    let (_folder, path) = place("store.db");
     let other = Connection::open(&path).unwrap();
     other.execute_batch("CREATE TABLE theirs (id INTEGER)").unwrap();
     insta::assert_snapshot!(refusal(&path), @"it is a database of another program; name another file");
@@ -117,8 +113,7 @@ fn a_database_of_another_program_is_told_and_left_alone() {
 
 #[test]
 fn a_file_of_a_later_version_is_told() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("store.db");
+    let (_folder, path) = place("store.db");
     drop(Sqlite::open(&path).unwrap());
     Connection::open(&path).unwrap().pragma_update(None, "user_version", 5).unwrap();
     insta::assert_snapshot!(refusal(&path), @"it has version 5, and this program knows 4: use the program that wrote it, or name another file");
@@ -126,8 +121,7 @@ fn a_file_of_a_later_version_is_told() {
 
 #[tokio::test]
 async fn a_file_that_fails_says_so() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("store.db");
+    let (_folder, path) = place("store.db");
     let store = Sqlite::open(&path).unwrap();
     Connection::open(&path).unwrap().execute_batch("DROP TABLE entries").unwrap();
     let error = store.get("a", "b").await.unwrap_err();

@@ -7,6 +7,8 @@ use std::process::{Command, Stdio};
 use toolbus_core::store::Store;
 use toolbus_store::{FileClaim, FileClaimError, Sqlite};
 
+use crate::place;
+
 /// The program of `examples/put_and_wait.rs`, which is built with the tests.
 fn program() -> PathBuf {
     let folder = std::env::current_exe().unwrap().ancestors().nth(2).unwrap().join("examples");
@@ -15,8 +17,7 @@ fn program() -> PathBuf {
 
 #[tokio::test]
 async fn what_a_killed_process_had_put_is_there() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("store.db");
+    let (_folder, path) = place("store.db");
     let mut child = Command::new(program()).arg(&path).stdout(Stdio::piped()).spawn().unwrap();
     let mut said = String::new();
     BufReader::new(child.stdout.take().unwrap()).read_line(&mut said).unwrap();

@@ -13,6 +13,8 @@ use toolbus_core::ledger::{
 use toolbus_core::store::{Store, StoreError};
 use toolbus_store::{Sqlite, SqliteLedger};
 
+use crate::place;
+
 const KEY: RequestKey = RequestKey([1; 32]);
 const RUN: RunToken = RunToken([2; 16]);
 
@@ -28,8 +30,7 @@ fn begin(run: RunToken) -> Begin {
 
 #[tokio::test]
 async fn what_began_and_how_it_was_answered_is_there_after_opening_again() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("store.db");
+    let (_folder, path) = place("store.db");
     assert_eq!(open(&path).begin(begin(RUN)).await, Ok(Begun::Begun));
     let again = open(&path);
     let started = EntryState::Started { run: RUN, instance: "one".into(), is_live: false };
@@ -45,8 +46,7 @@ async fn what_began_and_how_it_was_answered_is_there_after_opening_again() {
 
 #[tokio::test]
 async fn of_two_processes_that_share_a_file_one_begins_and_one_answers() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("store.db");
+    let (_folder, path) = place("store.db");
     let (one, other) = (open(&path), open(&path));
     let second = RunToken([9; 16]);
     assert_eq!(one.begin(begin(RUN)).await, Ok(Begun::Begun));
@@ -61,8 +61,7 @@ async fn of_two_processes_that_share_a_file_one_begins_and_one_answers() {
 
 #[tokio::test]
 async fn a_ledger_joins_the_file_of_a_store_that_has_none() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("store.db");
+    let (_folder, path) = place("store.db");
     let store = Sqlite::open(&path).unwrap();
     store.put("a", "key", b"one".to_vec()).await.unwrap();
     drop(store);
@@ -76,8 +75,7 @@ async fn a_ledger_joins_the_file_of_a_store_that_has_none() {
 
 #[tokio::test]
 async fn an_operation_that_fails_says_so_and_leaves_nothing() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("store.db");
+    let (_folder, path) = place("store.db");
     let ledger = open(&path);
     let other = Connection::open(&path).unwrap();
     other.execute_batch("ALTER TABLE ledger RENAME TO moved").unwrap();

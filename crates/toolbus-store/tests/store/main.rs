@@ -14,3 +14,10 @@ mod memory_contract;
 mod memory_files;
 mod power_loss;
 mod redis;
+
+/// A new folder, and the path of a file in it.
+fn place(name: &str) -> (tempfile::TempDir, std::path::PathBuf) {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join(name);
+    (folder, path)
+}

@@ -8,6 +8,7 @@ use toolbus_memory::working_memory::WorkingMemory as _;
 use toolbus_store::SqliteMemory;
 
 use crate::memory_contract::{ROOMY, entry, key, owner};
+use crate::place;
 
 fn open(path: &Path) -> SqliteMemory {
     SqliteMemory::open(path, ROOMY, Clock::SYSTEM).unwrap()
@@ -15,8 +16,7 @@ fn open(path: &Path) -> SqliteMemory {
 
 #[tokio::test]
 async fn a_check_leaves_nothing_that_is_found_and_fits_beside_what_is_there() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("store.db-memory");
+    let (_folder, path) = place("store.db-memory");
     let memory = open(&path);
     memory.save(owner("ana"), vec![entry("a/b", "kept")]).await.unwrap();
     for _ in 0..3 {

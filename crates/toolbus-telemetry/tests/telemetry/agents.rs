@@ -1,8 +1,7 @@
 //! Telemetry of other agents.
 
 use toolbus_core::events::{AgentEvents as _, AgentOutcomes};
-use toolbus_telemetry::{Exporters, Protocol};
-use toolbus_testing::otlp::Receiver;
+use toolbus_telemetry::Exporters;
 
 use crate::observed::metrics;
 use crate::support::Daemon;
@@ -18,8 +17,7 @@ pub(crate) fn use_in_every_way(exporters: &Exporters) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn announcements_answers_and_tasks_are_counted_by_what_became_of_them() {
-    let receiver = Receiver::start().await.unwrap();
-    let daemon = Daemon::start(&receiver, Protocol::Grpc, &[("OTEL_TRACES_EXPORTER", "none")]);
+    let (receiver, daemon) = Daemon::with_receiver(&[("OTEL_TRACES_EXPORTER", "none")]).await;
     let recorder = daemon.exporters.agents();
     recorder.announced("new");
     recorder.answered("not_asked");

@@ -3,13 +3,11 @@
 use std::time::Duration;
 
 use toolbus_core::events::{McpServerEvents as _, McpServerOperation};
-use toolbus_protocol::TraceContext;
-use toolbus_telemetry::{Exporters, Protocol};
-use toolbus_testing::otlp::Receiver;
+use toolbus_telemetry::Exporters;
 use toolbus_testing::otlp::proto::trace::v1::status::StatusCode;
 
 use crate::observed::{attributes, hex, kind, metrics, span};
-use crate::support::{Daemon, OK, SAMPLED, UNSAMPLED, agent, parent, rabbit, tool};
+use crate::support::{Daemon, OK, SAMPLED, UNSAMPLED, agent, parent, tool};
 
 const METHODS: [&str; 10] = [
     "initialize",
@@ -43,7 +41,7 @@ const ERRORS: [&str; 16] = [
     "exploded",
 ];
 
-fn call() -> McpServerOperation<'static> {
+pub(crate) fn call() -> McpServerOperation<'static> {
     McpServerOperation {
         method: "tools/call",
         protocol_version: "2025-11-25",
@@ -79,8 +77,7 @@ pub(crate) fn ask_in_every_way(exporters: &Exporters) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_call_of_a_client_goes_on_in_its_trace_and_the_tool_runs_within_it() {
-    let receiver = Receiver::start().await.unwrap();
-    let daemon = Daemon::start(&receiver, Protocol::Grpc, &[]);
+    let (receiver, daemon) = Daemon::with_receiver(&[]).await;
     let sender = parent(SAMPLED);
     let request = McpServerOperation { request: r#""a-7""#, parent: Some(&sender), ..call() };
     let request = daemon.exporters.mcp_server().started(&request);
@@ -112,8 +109,7 @@ async fn a_call_of_a_client_goes_on_in_its_trace_and_the_tool_runs_within_it() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_unsampled_request_has_no_span_and_its_context_goes_on() {
-    let receiver = Receiver::start().await.unwrap();
-    let daemon = Daemon::start(&receiver, Protocol::Grpc, &[]);
+    let (receiver, daemon) = Daemon::with_receiver(&[]).await;
     let sender = parent(UNSAMPLED);
     let request = daemon.exporters.mcp_server().started(&McpServerOperation { parent: Some(&sender), ..call() });
     let carried = request.trace().unwrap();
@@ -131,8 +127,7 @@ async fn an_unsampled_request_has_no_span_and_its_context_goes_on() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_failed_request_marks_its_span_and_what_a_client_makes_up_names_none() {
-    let receiver = Receiver::start().await.unwrap();
-    let daemon = Daemon::start(&receiver, Protocol::Grpc, &[]);
+    let (receiver, daemon) = Daemon::with_receiver(&[]).await;
     let recorder = daemon.exporters.mcp_server();
     let (long, made_up) = ("x".repeat(1_000_000), "y".repeat(1_000_000));
     let operation = McpServerOperation { method: &made_up, session: Some(&long), request: &long, ..call() };
@@ -153,8 +148,7 @@ async fn a_failed_request_marks_its_span_and_what_a_client_makes_up_names_none()
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_client_that_calls_many_tools_stays_below_the_limit_of_series() {
-    let receiver = Receiver::start().await.unwrap();
-    let daemon = Daemon::start(&receiver, Protocol::Grpc, &[("OTEL_TRACES_EXPORTER", "none")]);
+    let (receiver, daemon) = Daemon::with_receiver(&[("OTEL_TRACES_EXPORTER", "none")]).await;
     let recorder = daemon.exporters.mcp_server();
     for number in 0..6_000 {
         let (tool, code) = (format!("tool_{number}"), (-40_000 - number).to_string());
@@ -167,15 +161,4 @@ async fn a_client_that_calls_many_tools_stays_below_the_limit_of_series() {
     assert_eq!(operations.value(&[]), Some(6_000.0));
     assert_eq!(operations.values("gen_ai.tool.name").len(), 1_901);
     assert_eq!(operations.values("error.type"), ["_OTHER"].into());
-}
-
-#[tokio::test]
-async fn without_an_endpoint_no_request_is_recorded_and_nobody_is_asked() {
-    let daemon = Daemon::with(None, Protocol::Grpc, &[], rabbit());
-    let recorder = daemon.exporters.mcp_server();
-    let sender: TraceContext = parent(SAMPLED);
-    assert!(recorder.started(&McpServerOperation { parent: Some(&sender), ..call() }).trace().is_none());
-    recorder.session_ended("2025-11-25", "tcp", Duration::from_secs(60));
-    daemon.exporters.watch_mcp_server(|| panic!("asked"));
-    daemon.end().await;
 }

@@ -129,8 +129,7 @@ async fn a_collector_that_is_not_there_delays_nothing() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn calls_after_the_end_are_no_trouble() {
-    let receiver = Receiver::start().await.unwrap();
-    let daemon = Daemon::start(&receiver, Protocol::Grpc, &[]);
+    let (receiver, daemon) = Daemon::with_receiver(&[]).await;
     call(&daemon, 1);
     let telemetry = daemon.telemetry.clone();
     daemon.end().await;
@@ -142,8 +141,7 @@ async fn calls_after_the_end_are_no_trouble() {
 
 #[tokio::test]
 async fn the_end_is_flushed_on_a_single_thread_too() {
-    let receiver = Receiver::start().await.unwrap();
-    let daemon = Daemon::start(&receiver, Protocol::Grpc, &[]);
+    let (receiver, daemon) = Daemon::with_receiver(&[]).await;
     call(&daemon, 2);
     daemon.end().await;
     assert_eq!(receiver.spans().len(), 6);

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use toolbus_core::caller::Caller;
+use toolbus_core::events::{McpServerEvents as _, McpServerOperation};
 use toolbus_core::failure::{Cause, Status};
 use toolbus_core::ledger::LedgerUsage;
 use toolbus_core::telemetry::{CallEnd, CallSummary, DeadReason, LedgerEvent};
@@ -192,4 +193,21 @@ fn every_attribute_belongs_to_a_documented_metric_or_span() {
     let spans: BTreeSet<String> = tables::spans().into_iter().map(|row| row.name).collect();
     assert!(tables::metric_attributes().iter().all(|row| metrics.contains(&row.owner)));
     assert!(tables::span_attributes().iter().all(|row| spans.contains(&row.owner)));
+}
+
+#[tokio::test]
+async fn without_an_endpoint_nothing_is_recorded_and_nobody_is_asked() {
+    let daemon = Daemon::with(None, Protocol::Grpc, &[], rabbit());
+    let exporters = &daemon.exporters;
+    let sender = parent(SAMPLED);
+    let request = McpServerOperation { parent: Some(&sender), ..clients::call() };
+    assert!(exporters.mcp_server().started(&request).trace().is_none());
+    clients::ask_in_every_way(exporters);
+    servers::ask_in_every_way(exporters);
+    scripts::run_in_every_way(exporters);
+    exporters.watch_mcp_server(|| panic!("asked"));
+    exporters.watch_mcp_client(|| panic!("asked"));
+    exporters.watch_scripts(|| panic!("asked"));
+    exporters.watch_pins(|| panic!("asked"));
+    daemon.end().await;
 }

@@ -15,8 +15,6 @@ use toolbus_core::registry::Registry;
 use toolbus_core::tool::{Executor, Tool, ToolCall, ToolOutput};
 use toolbus_core::{AllArrived, Budgets, Clock, Dispatcher, DispatcherSettings, Gates, ReplyRules};
 use toolbus_protocol::{Properties, Random, TraceContext, header};
-use toolbus_telemetry::Protocol;
-use toolbus_testing::otlp::Receiver;
 use toolbus_testing::patience::eventually;
 use toolbus_testing::recording_bus::RecordingBus;
 
@@ -96,9 +94,8 @@ fn call(number: u32) -> Delivery {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn gauges_show_what_runs_and_what_waits() {
-    let receiver = Receiver::start().await.unwrap();
     let variables = [("OTEL_TRACES_EXPORTER", "none"), ("OTEL_METRIC_EXPORT_INTERVAL", "20")];
-    let daemon = Daemon::start(&receiver, Protocol::Grpc, &variables);
+    let (receiver, daemon) = Daemon::with_receiver(&variables).await;
     let world = World::new(&daemon);
     let mut calls = JoinSet::new();
     for number in 0..3 {
@@ -124,8 +121,7 @@ async fn gauges_show_what_runs_and_what_waits() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_trace_leads_from_the_sender_through_the_tool_to_the_answer() {
-    let receiver = Receiver::start().await.unwrap();
-    let daemon = Daemon::start(&receiver, Protocol::Grpc, &[]);
+    let (receiver, daemon) = Daemon::with_receiver(&[]).await;
     let world = World::new(&daemon);
     world.go.add_permits(1);
     world.dispatcher.handle(call(1)).await;

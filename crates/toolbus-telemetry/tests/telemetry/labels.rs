@@ -5,8 +5,6 @@ use toolbus_core::caller::Caller;
 use toolbus_core::failure::{Cause, Status};
 use toolbus_core::telemetry::CallEnd;
 use toolbus_protocol::Code;
-use toolbus_telemetry::Protocol;
-use toolbus_testing::otlp::Receiver;
 use toolbus_testing::patience::eventually;
 
 use crate::observed::metrics;
@@ -17,8 +15,7 @@ const QUICK: [(&str, &str); 2] = [("OTEL_TRACES_EXPORTER", "none"), ("OTEL_METRI
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn many_tools_that_end_in_every_way_stay_below_the_limit_of_series() {
-    let receiver = Receiver::start().await.unwrap();
-    let daemon = Daemon::start(&receiver, Protocol::Grpc, &QUICK[..1]);
+    let (receiver, daemon) = Daemon::with_receiver(&QUICK[..1]).await;
     let statuses: Vec<Status> = Code::ALL.into_iter().map(Status::Refused).chain([Status::Ok, Status::Error]).collect();
     let mut calls = 0.0;
     for number in 0..300 {
@@ -46,8 +43,7 @@ async fn many_tools_that_end_in_every_way_stay_below_the_limit_of_series() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn calls_are_counted_by_agents_of_the_configuration_and_those_of_all_others_together() {
-    let receiver = Receiver::start().await.unwrap();
-    let daemon = Daemon::start(&receiver, Protocol::Grpc, &QUICK[..1]);
+    let (receiver, daemon) = Daemon::with_receiver(&QUICK[..1]).await;
     let weather = tool("weather");
     let stranger = Caller { has_section: false, ..agent("eve") };
     for caller in [agent("ana"), agent("ana"), agent("bob"), stranger, Caller::unknown()] {
@@ -68,8 +64,7 @@ async fn calls_are_counted_by_agents_of_the_configuration_and_those_of_all_other
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn names_that_are_no_tools_share_one_label() {
-    let receiver = Receiver::start().await.unwrap();
-    let daemon = Daemon::start(&receiver, Protocol::Grpc, &QUICK[..1]);
+    let (receiver, daemon) = Daemon::with_receiver(&QUICK[..1]).await;
     for _ in 0..50 {
         Script::of(None, refused(Code::ToolNotFound, Cause::UnknownTool)).tell(&*daemon.telemetry);
     }
@@ -85,8 +80,7 @@ async fn names_that_are_no_tools_share_one_label() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_tools_own_error_has_a_status_of_its_own() {
-    let receiver = Receiver::start().await.unwrap();
-    let daemon = Daemon::start(&receiver, Protocol::Grpc, &QUICK[..1]);
+    let (receiver, daemon) = Daemon::with_receiver(&QUICK[..1]).await;
     let weather = tool("weather");
     Script::of(Some(&weather), OK).tell(&*daemon.telemetry);
     Script::of(Some(&weather), CallEnd { status: Status::Error, cause: None }).tell(&*daemon.telemetry);
@@ -100,8 +94,7 @@ async fn a_tools_own_error_has_a_status_of_its_own() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_kept_result_that_is_sent_again_is_no_second_invocation() {
-    let receiver = Receiver::start().await.unwrap();
-    let daemon = Daemon::start(&receiver, Protocol::Grpc, &QUICK[..1]);
+    let (receiver, daemon) = Daemon::with_receiver(&QUICK[..1]).await;
     Script::of(Some(&tool("weather")), OK).tell(&*daemon.telemetry);
     Script { replayed: true, ..Script::of(None, OK) }.tell(&*daemon.telemetry);
     daemon.end().await;
@@ -114,8 +107,7 @@ async fn a_kept_result_that_is_sent_again_is_no_second_invocation() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn gauges_follow_the_broker() {
-    let receiver = Receiver::start().await.unwrap();
-    let daemon = Daemon::start(&receiver, Protocol::Grpc, &QUICK);
+    let (receiver, daemon) = Daemon::with_receiver(&QUICK).await;
     let states = async |expected: [f64; 4]| {
         let names = ["connected", "blocked", "ready", "reconnects"];
         eventually("the state of the broker", async || {

@@ -51,8 +51,7 @@ async fn a_span_has_its_parent_its_attributes_and_its_time() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_failure_is_described_without_secrets_and_briefly() {
-    let receiver = Receiver::start().await.unwrap();
-    let daemon = Daemon::start(&receiver, Protocol::Grpc, &[]);
+    let (receiver, daemon) = Daemon::with_receiver(&[]).await;
     daemon.logged("info", &["s3cr3t-t0ken"], || {
         let start = info_span!(target: TARGET, "mcp start", otel.status_description = Empty);
         let failed: Result<(), String> = Err(format!("refused s3cr3t-t0ken{}", "!".repeat(100_000)));
@@ -70,8 +69,7 @@ async fn a_failure_is_described_without_secrets_and_briefly() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn only_lifecycle_spans_are_exported_and_the_trace_of_a_call_is_its_own() {
-    let receiver = Receiver::start().await.unwrap();
-    let daemon = Daemon::start(&receiver, Protocol::Grpc, &[]);
+    let (receiver, daemon) = Daemon::with_receiver(&[]).await;
     let weather = tool("weather");
     daemon.logged("trace", &[], || {
         info_span!("of a library").in_scope(|| tracing::info!("an event"));
@@ -90,8 +88,7 @@ async fn only_lifecycle_spans_are_exported_and_the_trace_of_a_call_is_its_own() 
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_not_logged_stays_disabled_when_spans_are_exported() {
-    let receiver = Receiver::start().await.unwrap();
-    let daemon = Daemon::start(&receiver, Protocol::Grpc, &[]);
+    let (receiver, daemon) = Daemon::with_receiver(&[]).await;
     daemon.logged("warn", &[], || {
         assert!(span_enabled!(target: TARGET, tracing::Level::INFO));
         assert!(!span_enabled!(target: TARGET, tracing::Level::DEBUG));

@@ -51,8 +51,7 @@ async fn an_event_is_a_record_with_severity_body_and_attributes() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_record_holds_a_secret_or_a_text_without_end() {
-    let receiver = Receiver::start().await.unwrap();
-    let daemon = Daemon::start(&receiver, Protocol::Grpc, &[]);
+    let (receiver, daemon) = Daemon::with_receiver(&[]).await;
     let secret = "s3cr3t-t0ken-of-the-broker";
     daemon.logged("info", &[secret], || {
         let split = format!("{}{secret}", "x".repeat(4_090));
@@ -70,8 +69,7 @@ async fn no_record_holds_a_secret_or_a_text_without_end() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_record_has_the_trace_of_its_call_or_of_the_span_around_it() {
-    let receiver = Receiver::start().await.unwrap();
-    let daemon = Daemon::start(&receiver, Protocol::Grpc, &[]);
+    let (receiver, daemon) = Daemon::with_receiver(&[]).await;
     daemon.logged("info", &[], || {
         tracing::warn!(trace_id = Some(TRACE), "a call failed");
         tracing::warn!(trace_id = "none", "no trace");
@@ -88,8 +86,7 @@ async fn a_record_has_the_trace_of_its_call_or_of_the_span_around_it() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_the_exporters_log_is_not_exported() {
-    let receiver = Receiver::start().await.unwrap();
-    let daemon = Daemon::start(&receiver, Protocol::Grpc, &[]);
+    let (receiver, daemon) = Daemon::with_receiver(&[]).await;
     let log = daemon.logged("trace", &[], || {
         tracing::warn!(target: "toolbus_telemetry::health", "could not export telemetry");
         tracing::error!(target: "h2::client", "went away");
@@ -103,13 +100,12 @@ async fn what_the_exporters_log_is_not_exported() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn records_that_find_no_room_or_are_refused_are_dropped_and_counted() {
-    let receiver = Receiver::start().await.unwrap();
     let variables = [
         ("OTEL_BLRP_MAX_QUEUE_SIZE", "4"),
         ("OTEL_BLRP_SCHEDULE_DELAY", "3600000"),
         ("OTEL_METRIC_EXPORT_INTERVAL", "20"),
     ];
-    let daemon = Daemon::start(&receiver, Protocol::Grpc, &variables);
+    let (receiver, daemon) = Daemon::with_receiver(&variables).await;
     receiver.behave(Behaviour::Hang);
     let log = daemon.logged("info", &[], || (0..30).for_each(|number| tracing::info!(number, "said")));
     assert_eq!(log.lines().count(), 30);

@@ -1,10 +1,9 @@
 //! Records of tools that are held back.
 
-use toolbus_telemetry::{Exporters, Protocol, QuarantinedTools, RemoteSetCounts};
-use toolbus_testing::otlp::Receiver;
+use toolbus_telemetry::{Exporters, QuarantinedTools, RemoteSetCounts};
 
 use crate::observed::metrics;
-use crate::support::{Daemon, rabbit};
+use crate::support::Daemon;
 
 /// Registers what the contract says that can be asked.
 pub(crate) fn look(exporters: &Exporters) {
@@ -25,8 +24,7 @@ pub(crate) fn look(exporters: &Exporters) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn held_tools_and_changes_are_looked_up_at_each_export() {
-    let receiver = Receiver::start().await.unwrap();
-    let daemon = Daemon::start(&receiver, Protocol::Grpc, &[("OTEL_TRACES_EXPORTER", "none")]);
+    let (receiver, daemon) = Daemon::with_receiver(&[("OTEL_TRACES_EXPORTER", "none")]).await;
     look(&daemon.exporters);
     daemon.end().await;
 
@@ -48,11 +46,4 @@ async fn held_tools_and_changes_are_looked_up_at_each_export() {
     assert_eq!(["waiting", "ready", "away"].map(sets), [Some(0.0), Some(1.0), Some(2.0)]);
     assert_eq!(of("toolbus.remote.list.age", "remote:lab"), Some(70.0));
     assert_eq!(of("toolbus.remote.list.age", "mcp:notes"), Some(3.0));
-}
-
-#[tokio::test]
-async fn without_an_endpoint_nobody_is_asked() {
-    let daemon = Daemon::with(None, Protocol::Grpc, &[], rabbit());
-    daemon.exporters.watch_pins(|| panic!("asked"));
-    daemon.end().await;
 }

@@ -3,11 +3,10 @@
 use std::time::Duration;
 
 use toolbus_core::events::{ScriptEvents as _, ScriptRun};
-use toolbus_telemetry::{Exporters, Protocol, ScriptLoad};
-use toolbus_testing::otlp::Receiver;
+use toolbus_telemetry::{Exporters, ScriptLoad};
 
 use crate::observed::metrics;
-use crate::support::{Daemon, rabbit};
+use crate::support::Daemon;
 
 const LOAD: ScriptLoad = ScriptLoad { waiting: 3, running: 2, warm: 1, sessions: 4 };
 
@@ -36,8 +35,7 @@ pub(crate) fn run_in_every_way(exporters: &Exporters) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_a_script_took_is_recorded_where_it_was_measured() {
-    let receiver = Receiver::start().await.unwrap();
-    let daemon = Daemon::start(&receiver, Protocol::Grpc, &[("OTEL_TRACES_EXPORTER", "none")]);
+    let (receiver, daemon) = Daemon::with_receiver(&[("OTEL_TRACES_EXPORTER", "none")]).await;
     let recorder = daemon.exporters.scripts();
     recorder.run(&run());
     recorder.run(&ScriptRun { outcome: "cancelled", start: None, cpu: None, peak_memory: None, ..run() });
@@ -52,12 +50,4 @@ async fn what_a_script_took_is_recorded_where_it_was_measured() {
         assert_eq!(value(name, &[]), Some(count), "{name}");
     }
     assert_eq!(["waiting", "running", "warm"].map(|name| value(name, &[])), [Some(3.0), Some(2.0), Some(1.0)]);
-}
-
-#[tokio::test]
-async fn without_an_endpoint_nothing_is_recorded_and_nobody_is_asked() {
-    let daemon = Daemon::with(None, Protocol::Grpc, &[], rabbit());
-    run_in_every_way(&daemon.exporters);
-    daemon.exporters.watch_scripts(|| panic!("asked"));
-    daemon.end().await;
 }

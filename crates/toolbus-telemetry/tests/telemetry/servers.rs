@@ -3,11 +3,10 @@
 use std::time::Duration;
 
 use toolbus_core::events::{McpClientEvents as _, McpClientOperation, McpClientSession};
-use toolbus_telemetry::{Exporters, McpServerCounts, Protocol};
-use toolbus_testing::otlp::Receiver;
+use toolbus_telemetry::{Exporters, McpServerCounts};
 
 use crate::observed::metrics;
-use crate::support::{Daemon, rabbit};
+use crate::support::Daemon;
 
 const METHODS: [&str; 6] = ["initialize", "server/discover", "tools/list", "tools/call", "ping", "a/b"];
 const VERSIONS: [&str; 6] = ["2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25", "2026-07-28", ""];
@@ -85,8 +84,7 @@ pub(crate) fn ask_in_every_way(exporters: &Exporters) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_that_makes_up_names_and_codes_stays_below_the_limit_of_series() {
-    let receiver = Receiver::start().await.unwrap();
-    let daemon = Daemon::start(&receiver, Protocol::Grpc, &[("OTEL_TRACES_EXPORTER", "none")]);
+    let (receiver, daemon) = Daemon::with_receiver(&[("OTEL_TRACES_EXPORTER", "none")]).await;
     let recorder = daemon.exporters.mcp_client();
     for number in 0..6_000 {
         let (tool, code) = (format!("tool_{number}"), (-40_000 - number).to_string());
@@ -106,8 +104,7 @@ async fn a_server_that_makes_up_names_and_codes_stays_below_the_limit_of_series(
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn phases_restarts_suspects_and_shadowed_tools_are_looked_up_at_each_export() {
-    let receiver = Receiver::start().await.unwrap();
-    let daemon = Daemon::start(&receiver, Protocol::Grpc, &[("OTEL_TRACES_EXPORTER", "none")]);
+    let (receiver, daemon) = Daemon::with_receiver(&[("OTEL_TRACES_EXPORTER", "none")]).await;
     daemon.exporters.watch_mcp_client(|| McpServerCounts {
         phases: vec![("ready", 2), ("parked", 0)],
         restarts: vec![("files".to_owned(), 7), ("git".to_owned(), 0)],
@@ -124,12 +121,4 @@ async fn phases_restarts_suspects_and_shadowed_tools_are_looked_up_at_each_expor
     assert_eq!(metrics["toolbus.mcp.suspects"].value(&[("toolbus.mcp.server", "git")]), Some(0.0));
     assert_eq!(metrics["toolbus.mcp.shadowed"].value(&[("toolbus.mcp.server", "files")]), Some(0.0));
     assert_eq!(metrics["toolbus.mcp.shadowed"].value(&[("toolbus.mcp.server", "git")]), Some(7.0));
-}
-
-#[tokio::test]
-async fn without_an_endpoint_nothing_is_recorded_and_nobody_is_asked() {
-    let daemon = Daemon::with(None, Protocol::Grpc, &[], rabbit());
-    ask_in_every_way(&daemon.exporters);
-    daemon.exporters.watch_mcp_client(|| panic!("asked"));
-    daemon.end().await;
 }

@@ -7,7 +7,6 @@ use toolbus_core::failure::{Cause, Status};
 use toolbus_core::telemetry::{CallEnd, CallSummary};
 use toolbus_protocol::{Code, TraceContext};
 use toolbus_telemetry::Protocol;
-use toolbus_testing::otlp::Receiver;
 use toolbus_testing::otlp::proto::trace::v1::status::StatusCode;
 
 use crate::observed::{attributes, hex, metrics, span};
@@ -19,8 +18,7 @@ const TRACE: &str = "0af7651916cd43dd8448eb211c80319c";
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_sampled_call_continues_its_senders_trace() {
-    let receiver = Receiver::start().await.unwrap();
-    let daemon = Daemon::start(&receiver, Protocol::Grpc, &[]);
+    let (receiver, daemon) = Daemon::with_receiver(&[]).await;
     let weather = tool("weather");
     let call = Script { parent: Some(parent(SAMPLED)), ..Script::of(Some(&weather), OK) };
     let carried = call.tell(&*daemon.telemetry);
@@ -46,8 +44,7 @@ async fn a_sampled_call_continues_its_senders_trace() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_call_within_a_call_is_a_tool_that_runs_and_no_message() {
-    let receiver = Receiver::start().await.unwrap();
-    let daemon = Daemon::start(&receiver, Protocol::Grpc, &[]);
+    let (receiver, daemon) = Daemon::with_receiver(&[]).await;
     let weather = tool("weather");
     for around in [SAMPLED, UNSAMPLED] {
         let around = parent(around);
@@ -69,8 +66,7 @@ async fn a_call_within_a_call_is_a_tool_that_runs_and_no_message() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_unsampled_call_has_no_spans_and_its_context_goes_on() {
-    let receiver = Receiver::start().await.unwrap();
-    let daemon = Daemon::start(&receiver, Protocol::Grpc, &[]);
+    let (receiver, daemon) = Daemon::with_receiver(&[]).await;
     let weather = tool("weather");
     let call = Script { parent: Some(parent(UNSAMPLED)), ..Script::of(Some(&weather), OK) };
     let carried = call.tell(&*daemon.telemetry);
@@ -88,8 +84,7 @@ async fn an_unsampled_call_has_no_spans_and_its_context_goes_on() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_sampler_of_the_environment_decides_where_no_sender_did() {
-    let receiver = Receiver::start().await.unwrap();
-    let daemon = Daemon::start(&receiver, Protocol::Grpc, &[("OTEL_TRACES_SAMPLER", "parentbased_always_off")]);
+    let (receiver, daemon) = Daemon::with_receiver(&[("OTEL_TRACES_SAMPLER", "parentbased_always_off")]).await;
     let weather = tool("weather");
     let alone = Script::of(Some(&weather), OK).tell(&*daemon.telemetry);
     let call = Script { parent: Some(parent(SAMPLED)), ..Script::of(Some(&weather), OK) };
@@ -103,8 +98,7 @@ async fn the_sampler_of_the_environment_decides_where_no_sender_did() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_failed_call_marks_its_spans() {
-    let receiver = Receiver::start().await.unwrap();
-    let daemon = Daemon::start(&receiver, Protocol::Grpc, &[]);
+    let (receiver, daemon) = Daemon::with_receiver(&[]).await;
     let weather = tool("weather");
     let end = refused(Code::Timeout, Cause::DeadlineExceeded);
     Script { delivered: false, ..Script::of(Some(&weather), end) }.tell(&*daemon.telemetry);
@@ -120,8 +114,7 @@ async fn a_failed_call_marks_its_spans() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn ids_of_any_length_are_cut_before_they_are_recorded() {
-    let receiver = Receiver::start().await.unwrap();
-    let daemon = Daemon::start(&receiver, Protocol::Grpc, &[]);
+    let (receiver, daemon) = Daemon::with_receiver(&[]).await;
     let mut call = daemon.telemetry.arrived(&delivery(request()), None);
     let caller = Caller { session: Some("y".repeat(1_000_000).into()), ..agent("ana") };
     call.executing(&tool("weather"), &"x".repeat(1_000_000), &caller);
@@ -136,8 +129,7 @@ async fn ids_of_any_length_are_cut_before_they_are_recorded() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_call_that_goes_back_to_its_queue_leaves_no_span_open() {
-    let receiver = Receiver::start().await.unwrap();
-    let daemon = Daemon::start(&receiver, Protocol::Grpc, &[]);
+    let (receiver, daemon) = Daemon::with_receiver(&[]).await;
     let mut call = daemon.telemetry.arrived(&delivery(request()), None);
     call.executing(&tool("weather"), "call-1", &agent("ana"));
     call.finished(&CallSummary::unanswered(Duration::from_millis(3)));
@@ -166,8 +158,7 @@ async fn without_an_endpoint_the_senders_context_still_goes_on() {
 
 #[tokio::test]
 async fn a_disabled_sdk_exports_nothing() {
-    let receiver = Receiver::start().await.unwrap();
-    let daemon = Daemon::start(&receiver, Protocol::Grpc, &[("OTEL_SDK_DISABLED", "true")]);
+    let (receiver, daemon) = Daemon::with_receiver(&[("OTEL_SDK_DISABLED", "true")]).await;
     assert!(!daemon.exporters.is_exporting());
     Script::of(Some(&tool("weather")), OK).tell(&*daemon.telemetry);
     daemon.end().await;

@@ -1,8 +1,7 @@
 //! Telemetry of sub-agents.
 
 use toolbus_core::events::SubagentEvents;
-use toolbus_telemetry::{Exporters, Protocol};
-use toolbus_testing::otlp::Receiver;
+use toolbus_telemetry::Exporters;
 
 use crate::observed::metrics;
 use crate::support::Daemon;
@@ -15,8 +14,7 @@ pub(crate) fn report_in_every_way(exporters: &Exporters) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn reports_are_counted_by_what_became_of_them() {
-    let receiver = Receiver::start().await.unwrap();
-    let daemon = Daemon::start(&receiver, Protocol::Grpc, &[("OTEL_TRACES_EXPORTER", "none")]);
+    let (receiver, daemon) = Daemon::with_receiver(&[("OTEL_TRACES_EXPORTER", "none")]).await;
     daemon.exporters.subagents().reported("not_asked");
     daemon.end().await;
     let reports = &metrics(&receiver)["toolbus.subagent.reports"];

@@ -43,6 +43,13 @@ impl Daemon {
         Self::with(Some(endpoint), protocol, variables, rabbit())
     }
 
+    /// The same over gRPC, with its receiver.
+    pub(crate) async fn with_receiver(variables: &[(&str, &str)]) -> (Receiver, Self) {
+        let receiver = Receiver::start().await.unwrap();
+        let daemon = Self::start(&receiver, Protocol::Grpc, variables);
+        (receiver, daemon)
+    }
+
     /// Runs `speak` with the log of this daemon, and returns its lines.
     pub(crate) fn logged(&self, filter: &str, secrets: &[&str], speak: impl FnOnce()) -> String {
         let page = LogCapture::default();

@@ -1,8 +1,7 @@
 //! Telemetry of the web tools.
 
 use toolbus_core::events::{WebEvents as _, WebFetch, WebSearch};
-use toolbus_telemetry::{Exporters, Protocol};
-use toolbus_testing::otlp::Receiver;
+use toolbus_telemetry::Exporters;
 
 use crate::observed::metrics;
 use crate::support::Daemon;
@@ -30,8 +29,7 @@ pub(crate) fn use_in_every_way(exporters: &Exporters) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn pages_refusals_and_queries_are_counted_and_a_received_page_has_a_size() {
-    let receiver = Receiver::start().await.unwrap();
-    let daemon = Daemon::start(&receiver, Protocol::Grpc, &[("OTEL_TRACES_EXPORTER", "none")]);
+    let (receiver, daemon) = Daemon::with_receiver(&[("OTEL_TRACES_EXPORTER", "none")]).await;
     let recorder = daemon.exporters.web();
     recorder.fetched(&READ);
     recorder.fetched(&WebFetch { site: WebFetch::GITHUB, size: None, ..READ });
