@@ -1,23 +1,18 @@
 //! An MCP server that does not answer is not called for a while, with all of its tools.
 
 use serde_json::json;
-use toolbus_e2e::client::Client;
-use toolbus_e2e::daemon::Daemon;
-use toolbus_e2e::namespace::BrokerNamespace;
 use toolbus_testing::patience::eventually;
 
-use crate::small::{Small, known};
+use crate::small::{Small, knowing};
 
 #[tokio::test]
 async fn a_server_that_does_not_answer_is_not_called_for_a_while_and_comes_back_with_a_trial() {
-    let (site, small) = (BrokerNamespace::shared().await, Small::new());
+    let small = Small::new();
     let hangs = small.path("hangs");
     let stuck = small.section_with("stuck", &["ask", "tell"], &[], &[("HANGS", hangs.to_str().unwrap())], "");
     let servers = format!("{stuck}{}", small.section("other", &["look"], ""));
     let rules = "[breaker]\nfailures = 2\npause = \"10s\"\nmax_pause = \"10s\"\n[tools.limits.ask]\ntimeout = \"1s\"\n";
-    let daemon = Daemon::start(&site, &format!("{rules}{servers}")).await;
-    known(&daemon, &["stuck", "other"]).await;
-    let client = Client::connect(&site).await;
+    let (site, daemon, client) = knowing(&format!("{rules}{servers}"), &["stuck", "other"]).await;
     std::fs::write(&hangs, "").unwrap();
     for _ in 0..2 {
         assert_eq!(client.call("ask", &json!({})).await.code(), "timeout");

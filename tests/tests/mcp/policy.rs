@@ -12,7 +12,7 @@ use toolbus_testing::rabbit::RabbitNode;
 use uuid::Uuid;
 
 use crate::peer::{INVOKE, Known, MANAGE, REFRESH};
-use crate::small::{Small, known};
+use crate::small::{Small, knowing, known};
 
 const RULES: &str = r#"
 [identity]
@@ -175,10 +175,8 @@ fn said(reply: &Message) -> String {
 
 #[tokio::test]
 async fn what_the_rules_of_an_agent_a_binding_or_a_server_deny_is_nowhere() {
-    let (site, small) = (BrokerNamespace::shared().await, Small::new());
-    let daemon = Daemon::start(&site, &format!("{RULES}{}", servers(&small))).await;
-    known(&daemon, &["notes", "vault"]).await;
-    let client = Client::connect(&site).await;
+    let small = Small::new();
+    let (site, daemon, client) = knowing(&format!("{RULES}{}", servers(&small)), &["notes", "vault"]).await;
     for (agent, binding, all, hidden) in [
         ("free", None, everything(), &HIDDEN[1..2]),
         ("listed", None, one_note(), &HIDDEN[..]),
@@ -226,10 +224,8 @@ async fn an_index_shows_no_tool_that_its_agent_may_not_use() {
 
 #[tokio::test]
 async fn what_an_operator_switches_off_is_nowhere_until_it_is_switched_on_again() {
-    let (site, small) = (BrokerNamespace::shared().await, Small::new());
-    let daemon = Daemon::start(&site, &format!("{RULES}{}", servers(&small))).await;
-    known(&daemon, &["notes", "vault"]).await;
-    let client = Client::connect(&site).await;
+    let small = Small::new();
+    let (site, daemon, client) = knowing(&format!("{RULES}{}", servers(&small)), &["notes", "vault"]).await;
     let caller = Caller { client: &client, sign: &|request| request.by("free") };
     let both = [["tool", "publish"], ["source", "mcp:vault"]];
     for [kind, name] in both {
@@ -274,12 +270,10 @@ async fn the_broker_says_who_sees_which_tools() {
 
 #[tokio::test]
 async fn all_ways_to_a_tool_share_its_rate() {
-    let (site, small) = (BrokerNamespace::shared().await, Small::new());
+    let small = Small::new();
     let rules = "[identity]\ntrust_headers = true\n[agents.ana]\n\
                  tool_rate_limits = { read_note = { rps = 0.0001, burst = 5 } }\n";
-    let daemon = Daemon::start(&site, &format!("{rules}{}", servers(&small))).await;
-    known(&daemon, &["notes", "vault"]).await;
-    let client = Client::connect(&site).await;
+    let (site, daemon, client) = knowing(&format!("{rules}{}", servers(&small)), &["notes", "vault"]).await;
     let caller = Caller { client: &client, sign: &|request| request.by("ana") };
     assert_eq!(caller.codes("notes", "read_note", "in time").await, [""; 5]);
     assert_eq!(caller.codes("notes", "read_note", "too often").await, ["rate_limited"; 5]);
@@ -290,13 +284,11 @@ async fn all_ways_to_a_tool_share_its_rate() {
 
 #[tokio::test]
 async fn recipients_are_checked_on_every_way() {
-    let (site, small) = (BrokerNamespace::shared().await, Small::new());
+    let small = Small::new();
     let rules = "[identity]\ntrust_headers = true\n[agents.ana]\noutbound_allowlist = { mail = [\"ana@example.com\"] }\n\
                  [outbound.mail]\ntools = [\"send_*\"]\nrecipients = [\"/text\"]\ncompare = \"email\"\n";
     let servers = small.section("mail", &["send_mail"], "");
-    let daemon = Daemon::start(&site, &format!("{rules}{servers}")).await;
-    known(&daemon, &["mail"]).await;
-    let client = Client::connect(&site).await;
+    let (site, daemon, client) = knowing(&format!("{rules}{servers}"), &["mail"]).await;
     let caller = Caller { client: &client, sign: &|request| request.by("ana") };
     assert_eq!(caller.codes("mail", "send_mail", "ana@example.com").await, [""; 5]);
     assert_eq!(caller.codes("Mail", "send_mail", "eve@example.com").await, ["not_allowed"; 5]);

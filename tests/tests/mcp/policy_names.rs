@@ -4,11 +4,10 @@ use serde_json::{Value, json};
 use toolbus_e2e::backend::Backend;
 use toolbus_e2e::client::{Client, Request};
 use toolbus_e2e::daemon::Daemon;
-use toolbus_e2e::namespace::BrokerNamespace;
 use toolbus_testing::patience::eventually;
 
 use crate::peer::INVOKE;
-use crate::small::{PROGRAM, Small, known, python};
+use crate::small::{PROGRAM, Small, knowing, known, python};
 
 const CLASH: &str = "two sources have a tool of one name; the shadowed one is reached by its server alone";
 
@@ -76,11 +75,9 @@ async fn the_first_server_by_name_has_the_name_and_the_other_is_reached_by_its_o
 
 #[tokio::test]
 async fn a_rest_tool_has_its_name_whatever_servers_have() {
-    let (site, small, backend) = (BrokerNamespace::shared().await, Small::new(), Backend::start().await);
+    let (small, backend) = (Small::new(), Backend::start().await);
     let rest = backend.tool("same", "/work?id={id}", "");
-    let daemon = Daemon::start(&site, &format!("{rest}{}", small.section("alpha", &["same"], ""))).await;
-    known(&daemon, &["alpha"]).await;
-    let client = Client::connect(&site).await;
+    let (site, daemon, client) = knowing(&format!("{rest}{}", small.section("alpha", &["same"], "")), &["alpha"]).await;
     assert_eq!(client.call("same", &json!({"id": "rest"})).await.content(), "worked for rest");
     assert_eq!(content(&client, &asked(&client, Some("alpha"))).await, "alpha.same: x");
     assert_eq!(content(&client, &asked(&client, None).on(INVOKE)).await, "alpha.same: x");
@@ -90,15 +87,13 @@ async fn a_rest_tool_has_its_name_whatever_servers_have() {
 
 #[tokio::test]
 async fn a_server_that_a_caller_registers_takes_no_name() {
-    let (site, small) = (BrokerNamespace::shared().await, Small::new());
+    let small = Small::new();
     let rules = format!(
         "[mcp]\nregister = {{ enabled = true, commands = [[{:?}, {PROGRAM:?}, \"*\", \"*\"]] }}\n{}",
         python(),
         small.section("beta", &["same"], "")
     );
-    let daemon = Daemon::start(&site, &rules).await;
-    known(&daemon, &["beta"]).await;
-    let client = Client::connect(&site).await;
+    let (site, daemon, client) = knowing(&rules, &["beta"]).await;
     let register = json!({"server_name": "alpha", "command": python(),
                           "arguments": [PROGRAM, "alpha", "same,echo_alpha,mcp_list_services,current_time"]});
     let reply = client.call("mcp_register_server", &register).await;

@@ -4,11 +4,10 @@ use serde_json::{Value, json};
 use toolbus_e2e::client::{Client, Request};
 use toolbus_e2e::daemon::Daemon;
 use toolbus_e2e::message::Message;
-use toolbus_e2e::namespace::BrokerNamespace;
 use toolbus_testing::patience::eventually;
 
 use crate::peer::MANAGE;
-use crate::small::{PROGRAM, Small, is_running, known, python};
+use crate::small::{PROGRAM, Small, is_running, knowing, python};
 
 const AGENTS: &str = "[identity]\ntrust_headers = true\n[agents.ana]\n[agents.bruno]\n[agents.sub]\nprofile = \"subagent\"\n\
                       [store]\nurl = \"sqlite:toolbus.db\"\n";
@@ -46,10 +45,9 @@ async fn listed(client: &Client, agent: &str) -> Vec<String> {
 
 #[tokio::test]
 async fn nobody_registers_anything_unless_the_configuration_allows_it() {
-    let (site, small) = (BrokerNamespace::shared().await, Small::new());
-    let daemon = Daemon::start(&site, &format!("{AGENTS}{}", small.section("notes", &["about"], ""))).await;
-    known(&daemon, &["notes"]).await;
-    let client = Client::connect(&site).await;
+    let small = Small::new();
+    let (site, daemon, client) =
+        knowing(&format!("{AGENTS}{}", small.section("notes", &["about"], "")), &["notes"]).await;
     let names = listed(&client, "ana").await;
     for tool in TOOLS {
         assert!(!names.contains(&tool.to_owned()), "{names:?}");

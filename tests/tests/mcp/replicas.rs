@@ -28,6 +28,14 @@ fn sharing(redis: &RedisServer, more: &str) -> String {
     )
 }
 
+/// Two daemons of one configuration, and the server that they share.
+async fn replicas() -> (BrokerNamespace, RedisServer, [Daemon; 2]) {
+    let (site, redis) = (BrokerNamespace::shared().await, RedisServer::start().await);
+    let config = sharing(&redis, "");
+    let daemons = [Daemon::start(&site, &config).await, Daemon::start(&site, &config).await];
+    (site, redis, daemons)
+}
+
 /// Whether a replica would run ana's call of `echo`.
 async fn is_enabled(daemon: &Daemon) -> bool {
     match daemon.operate(&["explain", "ana", "echo", "text=x"]).await.code {
@@ -56,9 +64,7 @@ async fn code(client: &Client, tool: &str, arguments: &Value) -> String {
 
 #[tokio::test]
 async fn what_is_disabled_at_one_replica_is_disabled_at_the_other_and_enabled_again() {
-    let (site, redis) = (BrokerNamespace::shared().await, RedisServer::start().await);
-    let config = sharing(&redis, "");
-    let (one, other) = (Daemon::start(&site, &config).await, Daemon::start(&site, &config).await);
+    let (site, redis, [one, other]) = replicas().await;
     let client = Client::connect(&site).await;
     for _ in 0..2 {
         switch(&one, "disable").await;
@@ -78,9 +84,7 @@ async fn what_is_disabled_at_one_replica_is_disabled_at_the_other_and_enabled_ag
 
 #[tokio::test]
 async fn a_server_that_is_registered_at_one_replica_answers_at_both_until_it_is_unregistered() {
-    let (site, redis) = (BrokerNamespace::shared().await, RedisServer::start().await);
-    let config = sharing(&redis, "");
-    let (one, other) = (Daemon::start(&site, &config).await, Daemon::start(&site, &config).await);
+    let (site, redis, [one, other]) = replicas().await;
     let client = Client::connect(&site).await;
     let arguments = json!({"server_name": "mine", "command": python(), "arguments": [PROGRAM, "mine", "about", "x"]});
     let register = client.request("mcp_register_server", &arguments).by("ana");
@@ -120,9 +124,7 @@ async fn a_server_that_is_registered_at_one_replica_answers_at_both_until_it_is_
 
 #[tokio::test]
 async fn a_store_that_is_away_is_told_once_and_changes_nothing_and_is_read_again() {
-    let (site, redis) = (BrokerNamespace::shared().await, RedisServer::start().await);
-    let config = sharing(&redis, "");
-    let (one, other) = (Daemon::start(&site, &config).await, Daemon::start(&site, &config).await);
+    let (site, redis, [one, other]) = replicas().await;
     switch(&one, "disable").await;
     spread(&other, false).await;
     redis.kill();
@@ -157,9 +159,7 @@ async fn a_store_that_is_away_is_told_once_and_changes_nothing_and_is_read_again
 
 #[tokio::test]
 async fn a_store_that_has_lost_its_data_enables_nothing() {
-    let (site, redis) = (BrokerNamespace::shared().await, RedisServer::start().await);
-    let config = sharing(&redis, "");
-    let (one, other) = (Daemon::start(&site, &config).await, Daemon::start(&site, &config).await);
+    let (site, redis, [one, other]) = replicas().await;
     switch(&one, "disable").await;
     spread(&other, false).await;
     redis.command("FLUSHALL").await;
@@ -168,7 +168,7 @@ async fn a_store_that_has_lost_its_data_enables_nothing() {
         (!one.logged(told).is_empty() && !other.logged(told).is_empty()).then_some(())
     })
     .await;
-    let third = Daemon::start(&site, &config).await;
+    let third = Daemon::start(&site, &sharing(&redis, "")).await;
     for daemon in [&one, &other, &third] {
         assert!(!is_enabled(daemon).await);
     }

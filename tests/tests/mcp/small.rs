@@ -4,7 +4,9 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 use tempfile::TempDir;
+use toolbus_e2e::client::Client;
 use toolbus_e2e::daemon::Daemon;
+use toolbus_e2e::namespace::BrokerNamespace;
 use toolbus_testing::patience::eventually;
 
 /// The program that every small server is.
@@ -110,6 +112,13 @@ pub(crate) async fn known(daemon: &Daemon, servers: &[&str]) -> Value {
         servers.iter().all(|name| has_tools(name).is_some()).then_some(all)
     })
     .await
+}
+
+/// Starts a daemon with a client, and waits until the tools of all of these servers are known.
+pub(crate) async fn knowing(more: &str, servers: &[&str]) -> (BrokerNamespace, Daemon, Client) {
+    let (site, daemon, client) = Daemon::with_client(more).await;
+    known(&daemon, servers).await;
+    (site, daemon, client)
 }
 
 /// Whether there is a process.
