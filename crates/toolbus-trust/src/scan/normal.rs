@@ -154,32 +154,25 @@ mod tests {
     }
 
     #[test]
-    fn case_space_and_emphasis_make_no_difference() {
-        assert_eq!(of("Do  **NOT**\n\ttell `the` User’s"), "do not tell the user's\n");
-    }
-
-    #[test]
-    fn each_sentence_is_a_line() {
-        assert_eq!(of("One. Two!\nThree; a.b\n\nfour。five"), "one.\ntwo!\nthree;\na.b\nfour。\nfive\n");
-    }
-
-    #[test]
-    fn letters_are_what_they_look_like_where_scripts_mix() {
-        assert_eq!(of("Ignоrе аll"), "ignore all\n");
-        assert_eq!(of("Показывает погоду"), "показывает погоду\n");
-        assert_eq!(of("Ｉｇｎｏｒｅ 𝐢𝐠𝐧𝐨𝐫𝐞 ⓘⓖⓝⓞⓡⓔ"), "ignore ignore ignore\n");
-    }
-
-    #[test]
-    fn what_is_not_seen_is_not_there() {
-        assert_eq!(of("Ig\u{200b}no\u{ad}re\u{0}"), "ignore\n");
-        assert_eq!(of("a\u{0}b"), "ab\n");
-    }
-
-    #[test]
-    fn letters_with_space_between_them_are_words() {
-        assert_eq!(of("Then I G N O R E  A L L of it"), "then ignore all of it\n");
-        assert_eq!(of("A vs. B c d"), "a vs.\nb c d\n");
+    fn a_text_is_what_a_reader_takes_it_for() {
+        for (text, normal) in [
+            // Case, space and emphasis make no difference.
+            ("Do  **NOT**\n\ttell `the` User’s", "do not tell the user's\n"),
+            // Each sentence is a line.
+            ("One. Two!\nThree; a.b\n\nfour。five", "one.\ntwo!\nthree;\na.b\nfour。\nfive\n"),
+            // Letters are what they look like where scripts mix.
+            ("Ignоrе аll", "ignore all\n"),
+            ("Показывает погоду", "показывает погоду\n"),
+            ("Ｉｇｎｏｒｅ 𝐢𝐠𝐧𝐨𝐫𝐞 ⓘⓖⓝⓞⓡⓔ", "ignore ignore ignore\n"),
+            // What is not seen is not there.
+            ("Ig\u{200b}no\u{ad}re\u{0}", "ignore\n"),
+            ("a\u{0}b", "ab\n"),
+            // Letters with space between them are words.
+            ("Then I G N O R E  A L L of it", "then ignore all of it\n"),
+            ("A vs. B c d", "a vs.\nb c d\n"),
+        ] {
+            assert_eq!(of(text), normal, "{text:?}");
+        }
     }
 
     #[test]
