@@ -66,9 +66,7 @@ async fn calls_of_one_session_reach_one_server() {
 
 #[tokio::test]
 async fn call_shows_on_standard_error_how_far_a_tool_is_if_it_is_asked_to() {
-    let (site, work) = (BrokerNamespace::shared().await, Workplace::new().await);
-    let daemon = work.daemon(&site, &work.servers(&["everything"]), "").await;
-    ready(&daemon, "everything").await;
+    let (site, _work, daemon, _client) = Workplace::serving(&["everything"], "").await;
     let long = [LONG, "duration=0.6", "steps=3"];
     let shown = call(&site, &[&long[..], &["--progress"]].concat()).await;
     assert_eq!(shown.code, 0, "{shown:?}");
@@ -81,9 +79,7 @@ async fn call_shows_on_standard_error_how_far_a_tool_is_if_it_is_asked_to() {
 
 #[tokio::test]
 async fn call_saves_images_beside_those_that_are_there_and_says_so_when_it_saves_none() {
-    let (site, work) = (BrokerNamespace::shared().await, Workplace::new().await);
-    let daemon = work.daemon(&site, &work.servers(&["everything"]), "").await;
-    ready(&daemon, "everything").await;
+    let (site, work, daemon, _client) = Workplace::serving(&["everything"], "").await;
     let folder = work.text("pictures");
     let text = "Here's the image you requested:\nThe image above is the MCP logo.";
     let mut saved = Vec::new();

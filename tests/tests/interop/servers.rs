@@ -72,10 +72,7 @@ async fn a_tool_is_called_by_its_name_or_with_its_server_in_any_case_or_without(
 
 #[tokio::test]
 async fn a_name_that_the_daemon_has_itself_is_reached_at_the_server_and_the_log_says_so_once() {
-    let (site, work) = (BrokerNamespace::shared().await, Workplace::new().await);
-    let daemon = work.daemon(&site, &work.servers(&["time"]), "").await;
-    ready(&daemon, "time").await;
-    let client = Client::connect(&site).await;
+    let (site, _work, daemon, client) = Workplace::serving(&["time"], "").await;
     let arguments = json!({"source_timezone": "UTC", "time": "12:00", "target_timezone": "Asia/Kathmandu"});
     let for_own = json!({"datetime": "2026-01-02T12:00:00", "from_timezone": "UTC", "to_timezone": "Asia/Kathmandu"});
     let own = client.call("convert_time", &for_own).await;

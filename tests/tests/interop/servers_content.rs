@@ -1,20 +1,8 @@
 //! Answers of servers that others wrote, as the wire has them.
 
 use serde_json::{Value, json};
-use toolbus_e2e::client::Client;
-use toolbus_e2e::daemon::Daemon;
-use toolbus_e2e::mcp::{Workplace, ready};
+use toolbus_e2e::mcp::Workplace;
 use toolbus_e2e::message::Message;
-use toolbus_e2e::namespace::BrokerNamespace;
-
-/// A daemon whose servers are ready: a call waits only some seconds for a server, which a busy machine may need.
-async fn serving(site: &BrokerNamespace, work: &Workplace, servers: &[&str]) -> Daemon {
-    let daemon = work.daemon(site, &work.servers(servers), "").await;
-    for server in servers {
-        ready(&daemon, server).await;
-    }
-    daemon
-}
 
 /// The parts of an answer that are the tool's, long data apart.
 fn shown(reply: &Message) -> Value {
@@ -30,9 +18,7 @@ fn shown(reply: &Message) -> Value {
 
 #[tokio::test]
 async fn every_kind_of_content_comes_through() {
-    let (site, work) = (BrokerNamespace::shared().await, Workplace::new().await);
-    let daemon = serving(&site, &work, &["everything"]).await;
-    let client = Client::connect(&site).await;
+    let (site, _work, daemon, client) = Workplace::serving(&["everything"], "").await;
     let image = client.call("get-tiny-image", &json!({})).await;
     assert!(image.body()["contentBlocks"][1]["data"].as_str().unwrap().len() > 4_000, "whole");
     insta::assert_json_snapshot!(shown(&image), @r#"
@@ -127,10 +113,8 @@ async fn every_kind_of_content_comes_through() {
 
 #[tokio::test]
 async fn a_file_is_sent_once_as_what_it_is() {
-    let (site, work) = (BrokerNamespace::shared().await, Workplace::new().await);
+    let (site, work, daemon, client) = Workplace::serving(&["filesystem"], "").await;
     std::fs::write(work.path("files/beep.wav"), b"RIFF, and what follows").unwrap();
-    let daemon = serving(&site, &work, &["filesystem"]).await;
-    let client = Client::connect(&site).await;
     let sound = client.call("read_media_file", &json!({"path": work.text("files/beep.wav")})).await;
     insta::assert_json_snapshot!(shown(&sound), @r#"
     {
@@ -158,9 +142,7 @@ async fn a_file_is_sent_once_as_what_it_is() {
 
 #[tokio::test]
 async fn a_tool_that_runs_as_a_task_says_that_it_cannot_be_called_here() {
-    let (site, work) = (BrokerNamespace::shared().await, Workplace::new().await);
-    let daemon = serving(&site, &work, &["everything"]).await;
-    let client = Client::connect(&site).await;
+    let (site, _work, daemon, client) = Workplace::serving(&["everything"], "").await;
     let research = client.call("simulate-research-query", &json!({"topic": "buses"})).await;
     insta::assert_json_snapshot!(shown(&research), @r#"
     {
@@ -175,9 +157,7 @@ async fn a_tool_that_runs_as_a_task_says_that_it_cannot_be_called_here() {
 
 #[tokio::test]
 async fn structured_content_is_kept_and_not_said_twice() {
-    let (site, work) = (BrokerNamespace::shared().await, Workplace::new().await);
-    let daemon = serving(&site, &work, &["everything", "time"]).await;
-    let client = Client::connect(&site).await;
+    let (site, _work, daemon, client) = Workplace::serving(&["everything", "time"], "").await;
     let weather = client.call("get-structured-content", &json!({"location": "Chicago"})).await;
     insta::assert_json_snapshot!(shown(&weather), @r#"
     {
@@ -205,9 +185,7 @@ async fn structured_content_is_kept_and_not_said_twice() {
 
 #[tokio::test]
 async fn what_a_server_says_went_wrong_is_a_result() {
-    let (site, work) = (BrokerNamespace::shared().await, Workplace::new().await);
-    let daemon = serving(&site, &work, &["filesystem", "git", "sqlite", "time"]).await;
-    let client = Client::connect(&site).await;
+    let (site, _work, daemon, client) = Workplace::serving(&["filesystem", "git", "sqlite", "time"], "").await;
     let outside = client.call("read_text_file", &json!({"path": "/etc/hostname"})).await;
     assert_eq!((outside.body()["isError"].clone(), outside.code()), (json!(true), String::new()));
     assert!(outside.content().starts_with("Access denied - path outside allowed directories"), "{:?}", outside.body());

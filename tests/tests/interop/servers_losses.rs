@@ -34,10 +34,7 @@ async fn killed(daemon: &Daemon, client: &Client, server: &str, request: &Reques
 
 #[tokio::test]
 async fn a_call_that_may_have_acted_fails_at_once_with_its_server_and_is_not_repeated() {
-    let (site, work) = (BrokerNamespace::shared().await, Workplace::new().await);
-    let daemon = work.daemon(&site, &work.servers(&["sqlite"]), "").await;
-    ready(&daemon, "sqlite").await;
-    let client = Client::connect(&site).await;
+    let (site, _work, daemon, client) = Workplace::serving(&["sqlite"], "").await;
     client.call("create_table", &json!({"query": "CREATE TABLE numbers (i INTEGER)"})).await;
     let call =
         client.request("write_query", &json!({"query": format!("{FOREVER} INSERT INTO numbers SELECT i FROM n")}));
@@ -68,10 +65,7 @@ async fn a_call_that_may_have_acted_fails_at_once_with_its_server_and_is_not_rep
 
 #[tokio::test]
 async fn a_read_only_call_outlives_its_server() {
-    let (site, work) = (BrokerNamespace::shared().await, Workplace::new().await);
-    let daemon = work.daemon(&site, &work.servers(&["everything"]), "").await;
-    ready(&daemon, "everything").await;
-    let client = Client::connect(&site).await;
+    let (site, _work, daemon, client) = Workplace::serving(&["everything"], "").await;
     let call = at(&client, "everything", "trigger-long-running-operation", &json!({"duration": 4, "steps": 1}));
     begin(&daemon, &client, "everything", &call).await;
     let (reply, _) = killed(&daemon, &client, "everything", &call).await;

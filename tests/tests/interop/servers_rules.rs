@@ -69,11 +69,8 @@ async fn a_tool_that_the_file_denies_or_does_not_allow_is_on_no_route() {
 
 #[tokio::test]
 async fn what_an_agent_may_not_use_is_refused_to_it_on_every_route_and_to_nobody_else() {
-    let (site, work) = (BrokerNamespace::shared().await, Workplace::new().await);
     let rules = "[identity]\ntrust_headers = true\n[agents.ana]\ndenied_tools = [\"git_log\"]\n[agents.ben]\n";
-    let daemon = work.daemon(&site, &work.servers(&["git"]), rules).await;
-    ready(&daemon, "git").await;
-    let client = Client::connect(&site).await;
+    let (site, work, daemon, client) = Workplace::serving(&["git"], rules).await;
     let arguments = json!({"repo_path": work.text("repository")});
     let inner = json!({"server_name": "git", "tool_name": "git_log", "arguments": arguments});
     for (agent, is_admitted) in [("ana", false), ("ben", true)] {
@@ -93,12 +90,7 @@ async fn what_an_agent_may_not_use_is_refused_to_it_on_every_route_and_to_nobody
 
 #[tokio::test]
 async fn annotations_become_effects() {
-    let (site, work) = (BrokerNamespace::shared().await, Workplace::new().await);
-    let daemon = work.daemon(&site, &work.servers(&["filesystem", "sqlite", "time"]), "").await;
-    for server in ["filesystem", "sqlite", "time"] {
-        ready(&daemon, server).await;
-    }
-    let client = Client::connect(&site).await;
+    let (site, _work, daemon, client) = Workplace::serving(&["filesystem", "sqlite", "time"], "").await;
     let names = ["read_text_file", "write_file", "move_file", "create_directory", "write_query", "get_current_time"];
     let listed = client.exchange(&client.raw(json!({"names": names}).to_string()).on("tool.list")).await.body();
     let told = listed["tools"].as_array().unwrap().iter().map(|tool| {
