@@ -55,9 +55,7 @@ impl Lister {
             ownership: Ownership::Replica,
             is_inbox: false,
         });
-        let daemons =
-            RemoteDaemons::new(Arc::new(bus.connect()), "front".to_owned(), None, Identity::default(), MAX_REPLY);
-        let mut follower = follow(&daemons).unwrap();
+        let mut follower = follow(&daemons(bus.connect())).unwrap();
         let (sender, told) = mpsc::unbounded_channel();
         let following = async move { while sender.send(follower.next().await).is_ok() {} };
         Self { bus, requests, told, source: None, _follower: tokio::spawn(following) }
@@ -107,6 +105,10 @@ impl Lister {
             RemoteNews::Away(reason) => format!("away: {reason}"),
         }
     }
+}
+
+fn daemons(bus: Embedded) -> RemoteDaemons {
+    RemoteDaemons::new(Arc::new(bus), "front".to_owned(), None, Identity::default(), MAX_REPLY)
 }
 
 fn list(version: &str, tools: usize) -> Value {
@@ -237,8 +239,7 @@ async fn a_version_that_is_not_short_is_not_sent_back() {
 
 #[tokio::test(start_paused = true)]
 async fn a_topic_that_no_queue_takes_is_asked_again_soon() {
-    let daemons =
-        RemoteDaemons::new(Arc::new(Embedded::new()), "front".to_owned(), None, Identity::default(), MAX_REPLY);
+    let daemons = daemons(Embedded::new());
     let mut follower = daemons.follow("tool.invoke.lab").unwrap();
     let RemoteNews::Away(reason) = follower.next().await else { panic!("there is no daemon") };
     assert!(reason.contains("tool.list.lab"), "{reason}");

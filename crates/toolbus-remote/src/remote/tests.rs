@@ -44,14 +44,18 @@ impl Lab {
             ownership: Ownership::Replica,
             is_inbox: false,
         });
-        let daemons =
-            RemoteDaemons::new(Arc::new(bus.connect()), "front".to_owned(), None, Identity::default(), MAX_REPLY);
-        Self { bus, requests, tool: daemons.tool(TOPIC, "lab.pay".into(), Effect::Effectful) }
+        let tool = tool(bus.connect());
+        Self { bus, requests, tool }
     }
 
     fn start(&self, call: ToolCall) -> Running {
         let tool = self.tool.clone();
         tokio::spawn(async move { tool.execute(call).await })
+    }
+
+    /// Makes a call, and what the other daemon is asked then.
+    async fn begin(&mut self, call: ToolCall) -> (Running, Asked) {
+        (self.start(call), self.next().await)
     }
 
     async fn next(&mut self) -> Asked {
@@ -88,10 +92,14 @@ impl Lab {
     }
 
     async fn answer(&self, asked: &Asked, content: &str) {
-        let body = json!({"toolCallId": asked.body["toolCallId"], "toolName": "pay", "content": content,
-            "isError": false});
-        self.say(asked, &asked.correlation, message_type::TOOL_INVOKE_RESPONSE, &body).await;
+        self.say(asked, &asked.correlation, message_type::TOOL_INVOKE_RESPONSE, &asked.result(content)).await;
     }
+}
+
+/// A tool of the other daemon's, as this one has it on this bus.
+fn tool(bus: Embedded) -> RemoteTool {
+    let daemons = RemoteDaemons::new(Arc::new(bus), "front".to_owned(), None, Identity::default(), MAX_REPLY);
+    daemons.tool(TOPIC, "lab.pay".into(), Effect::Effectful)
 }
 
 /// Request that the other daemon received.
@@ -102,6 +110,12 @@ struct Asked {
     headers: [String; 5],
     body: Value,
     expiration: Option<u64>,
+}
+
+impl Asked {
+    fn result(&self, content: &str) -> Value {
+        json!({"toolCallId": self.body["toolCallId"], "toolName": "pay", "content": content, "isError": false})
+    }
 }
 
 fn ana() -> Caller {
@@ -138,8 +152,7 @@ fn told(ended: Result<ToolOutput, ToolFailure>) -> String {
 #[tokio::test(start_paused = true)]
 async fn a_call_is_made_in_the_name_of_its_caller_within_its_time() {
     let mut lab = Lab::new();
-    let running = lab.start(call(Caller { hops: 1, ..ana() }));
-    let asked = lab.next().await;
+    let (running, asked) = lab.begin(call(Caller { hops: 1, ..ana() })).await;
     assert_eq!(asked.topic, TOPIC);
     assert_eq!(asked.headers, ["ana", "2", "9750", "mail:sales", "key-1"]);
     let mut body = asked.body.clone();
@@ -154,8 +167,7 @@ async fn a_caller_that_is_unknown_here_is_unknown_there() {
     let mut lab = Lab::new();
     let claimed = Caller { name: "ana".into(), owner: "unknown:0::ana".into(), ..Caller::unknown() };
     let cancelled = CancellationToken::new();
-    let running = lab.start(ToolCall { cancelled: cancelled.clone(), ..call(claimed) });
-    let asked = lab.next().await;
+    let (running, asked) = lab.begin(ToolCall { cancelled: cancelled.clone(), ..call(claimed) }).await;
     let [source, ..] = &asked.headers;
     assert!(AgentName::parse(source).is_err(), "{source}");
     cancelled.cancel();
@@ -191,8 +203,7 @@ async fn many_calls_at_once_are_answered_on_one_queue_each_its_own() {
 async fn progress_is_passed_on() {
     let mut lab = Lab::new();
     let (sink, mut reports) = ProgressSink::new();
-    let running = lab.start(ToolCall { progress: Some(sink), ..call(ana()) });
-    let asked = lab.next().await;
+    let (running, asked) = lab.begin(ToolCall { progress: Some(sink), ..call(ana()) }).await;
     let report = json!({"toolCallId": "x", "toolName": "pay", "progress": 1.0, "message": "half"});
     lab.say(&asked, &asked.correlation, message_type::TOOL_PROGRESS, &report).await;
     assert_eq!(reports.recv().await.unwrap().message.as_deref(), Some("half"));
@@ -203,11 +214,8 @@ async fn progress_is_passed_on() {
 #[tokio::test(start_paused = true)]
 async fn an_answer_under_another_id_is_not_taken() {
     let mut lab = Lab::new();
-    let running = lab.start(call(ana()));
-    let asked = lab.next().await;
-    let body =
-        json!({"toolCallId": asked.body["toolCallId"], "toolName": "pay", "content": "forged", "isError": false});
-    lab.say(&asked, "0123456789abcdef", message_type::TOOL_INVOKE_RESPONSE, &body).await;
+    let (running, asked) = lab.begin(call(ana())).await;
+    lab.say(&asked, "0123456789abcdef", message_type::TOOL_INVOKE_RESPONSE, &asked.result("forged")).await;
     lab.answer(&asked, "paid").await;
     lab.answer(&asked, "paid again").await;
     assert_eq!(running.await.unwrap(), Ok(ToolOutput::text("paid")), "the first one of its id");
@@ -221,8 +229,7 @@ async fn what_is_no_answer_to_the_call_is_told_as_that() {
         json!({"toolCallId": "another", "toolName": "pay", "content": "paid", "isError": false}),
         json!({"toolCallId": 7}),
     ] {
-        let running = lab.start(call(ana()));
-        let asked = lab.next().await;
+        let (running, asked) = lab.begin(call(ana())).await;
         lab.say(&asked, &asked.correlation, message_type::TOOL_INVOKE_RESPONSE, &body).await;
         texts.push(told(running.await.unwrap()));
     }
@@ -235,8 +242,7 @@ async fn what_is_no_answer_to_the_call_is_told_as_that() {
 #[tokio::test(start_paused = true)]
 async fn a_call_without_an_answer_is_cancelled_there_and_given_up() {
     let mut lab = Lab::new();
-    let running = lab.start(call(ana()));
-    let asked = lab.next().await;
+    let (running, asked) = lab.begin(call(ana())).await;
     let cancel = lab.next().await;
     assert_eq!((&*cancel.topic, &cancel.body), (topic::TOOL_CANCEL, &json!({"toolCallId": asked.body["toolCallId"]})));
     assert_eq!(cancel.headers[0], "ana");
@@ -248,8 +254,7 @@ async fn a_call_without_an_answer_is_cancelled_there_and_given_up() {
 async fn a_cancelled_call_is_cancelled_there() {
     let mut lab = Lab::new();
     let cancelled = CancellationToken::new();
-    let running = lab.start(ToolCall { cancelled: cancelled.clone(), ..call(ana()) });
-    let asked = lab.next().await;
+    let (running, asked) = lab.begin(ToolCall { cancelled: cancelled.clone(), ..call(ana()) }).await;
     cancelled.cancel();
     assert_eq!(lab.next().await.topic, topic::TOOL_CANCEL);
     let error = json!({"toolCallId": asked.body["toolCallId"], "toolName": "pay", "code": "cancelled",
@@ -260,9 +265,7 @@ async fn a_cancelled_call_is_cancelled_there() {
 
 #[tokio::test(start_paused = true)]
 async fn no_daemon_is_told_without_its_topic_and_a_circle_is_not_gone_round() {
-    let daemons =
-        RemoteDaemons::new(Arc::new(Embedded::new()), "front".to_owned(), None, Identity::default(), MAX_REPLY);
-    let tool = daemons.tool(TOPIC, "lab.pay".into(), Effect::Effectful);
+    let tool = tool(Embedded::new());
     let failure = tool.execute(call(ana())).await.unwrap_err();
     assert_eq!(failure.cause, Cause::ConnectFailed);
     assert!(failure.detail.as_deref().unwrap().contains(TOPIC), "{failure:?}");
@@ -275,8 +278,7 @@ async fn no_daemon_is_told_without_its_topic_and_a_circle_is_not_gone_round() {
 #[tokio::test(start_paused = true)]
 async fn a_call_that_is_dropped_is_cancelled_there() {
     let mut lab = Lab::new();
-    let running = lab.start(call(ana()));
-    let asked = lab.next().await;
+    let (running, asked) = lab.begin(call(ana())).await;
     running.abort();
     let cancel = lab.next().await;
     assert_eq!((&*cancel.topic, &cancel.headers[0]), (topic::TOOL_CANCEL, &"ana".to_owned()));
@@ -284,8 +286,7 @@ async fn a_call_that_is_dropped_is_cancelled_there() {
     assert_eq!(lab.next().await.topic, topic::TOOL_CANCEL, "the first may have overtaken its call");
 
     // One that has ended is not.
-    let running = lab.start(call(ana()));
-    let asked = lab.next().await;
+    let (running, asked) = lab.begin(call(ana())).await;
     lab.answer(&asked, "paid").await;
     running.await.unwrap().unwrap();
     assert!(tokio::time::timeout(LIMIT, lab.requests.recv()).await.is_err());
@@ -295,8 +296,7 @@ async fn a_call_that_is_dropped_is_cancelled_there() {
 async fn of_a_bridge_without_a_name_no_other_answers_for_it() {
     let mut lab = Lab::new();
     lab.tool = lab.tool.clone().of_server(BridgedServer { server: "pay".into(), bridge: None });
-    let running = lab.start(call(ana()));
-    let asked = lab.next().await;
+    let (running, asked) = lab.begin(call(ana())).await;
     // A bridge that comes back later must not make a call that was given up.
     assert!(
         asked.expiration.is_some_and(|time| (1..=LIMIT.as_millis()).contains(&time.into())),
@@ -321,8 +321,7 @@ async fn of_a_provider_only_its_own_replies_and_reports_count() {
     let mut lab = Lab::new();
     lab.tool = lab.tool.clone().of_provider(AgentName::parse("lab").unwrap());
     let (progress, mut reports) = ProgressSink::new();
-    let running = lab.start(ToolCall { progress: Some(progress), ..call(ana()) });
-    let asked = lab.next().await;
+    let (running, asked) = lab.begin(ToolCall { progress: Some(progress), ..call(ana()) }).await;
     assert!(asked.expiration.is_some(), "a provider that comes back later must not run it");
     for (source, content) in [(None, "forged"), (Some("thief"), "stolen"), (Some("lab"), "paid")] {
         let envelope = |kind: &str| Envelope {
@@ -331,11 +330,10 @@ async fn of_a_provider_only_its_own_replies_and_reports_count() {
             source: source.map(str::to_owned),
             ..Envelope::default()
         };
-        let id = &asked.body["toolCallId"];
-        let report = json!({"toolCallId": id, "toolName": "pay", "progress": 1, "message": content});
+        let report =
+            json!({"toolCallId": asked.body["toolCallId"], "toolName": "pay", "progress": 1, "message": content});
         lab.publish(&asked, envelope(message_type::TOOL_PROGRESS), &report).await;
-        let body = json!({"toolCallId": id, "toolName": "pay", "content": content, "isError": false});
-        lab.publish(&asked, envelope(message_type::TOOL_INVOKE_RESPONSE), &body).await;
+        lab.publish(&asked, envelope(message_type::TOOL_INVOKE_RESPONSE), &asked.result(content)).await;
     }
     assert_eq!(running.await.unwrap(), Ok(ToolOutput::text("paid")));
     assert_eq!(reports.recv().await.unwrap().message.as_deref(), Some("paid"));
@@ -343,10 +341,7 @@ async fn of_a_provider_only_its_own_replies_and_reports_count() {
 
 #[tokio::test(start_paused = true)]
 async fn a_provider_that_is_away_is_told_as_that() {
-    let bus = Arc::new(Embedded::new());
-    let daemons = RemoteDaemons::new(bus, "front".to_owned(), None, Identity::default(), MAX_REPLY);
-    let provider = AgentName::parse("lab").unwrap();
-    let tool = daemons.tool(TOPIC, "lab.pay".into(), Effect::Effectful).of_provider(provider);
+    let tool = tool(Embedded::new()).of_provider(AgentName::parse("lab").unwrap());
     insta::assert_snapshot!(told(tool.execute(call(ana())).await), @"ConnectFailed Some(NotStarted): Tool 'lab.pay' was not called: the program that provides it takes no calls now.");
 }
 

@@ -5,6 +5,8 @@
 use std::time::Duration;
 
 use serde_json::{Value, json};
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
 use toolbus_client::Inbox;
 use toolbus_core::Clock;
 use toolbus_core::bus::Target;
@@ -14,7 +16,7 @@ use toolbus_core::tool::ToolOutput;
 use toolbus_mcp_server::Backend as _;
 use toolbus_protocol::{message_type, topic};
 
-use super::fixture::{Fixture, MAX_TIMEOUT};
+use super::fixture::{Fixture, MAX_TIMEOUT, ReceivedRequest};
 
 /// Three tools, of which one changes nothing.
 fn tools() -> Value {
@@ -22,8 +24,19 @@ fn tools() -> Value {
     json!([{"name": "read", "annotations": hints(true)}, {"name": "write", "annotations": hints(false)}])
 }
 
-fn result(asked: &super::fixture::ReceivedRequest, content: &str) -> Value {
+fn result(asked: &ReceivedRequest, content: &str) -> Value {
     json!({"toolCallId": asked.body["toolCallId"], "toolName": asked.body["toolName"], "content": content, "isError": false})
+}
+
+type Running = JoinHandle<Result<ToolOutput, ToolFailure>>;
+
+impl Fixture {
+    /// Makes a call of a tool: what comes of it, what cancels it, and what the daemon is asked.
+    async fn begin(&mut self, tool: &str) -> (Running, CancellationToken, ReceivedRequest) {
+        let (call, cancelled) = self.call(tool);
+        let running = tokio::spawn(self.remote.call(call));
+        (running, cancelled, self.asked_on(topic::TOOL_INVOKE).await)
+    }
 }
 
 fn told(failure: &ToolFailure) -> String {
@@ -74,9 +87,7 @@ async fn what_the_daemon_says_of_a_failure_is_what_the_client_is_told() {
         ("execution_failed", json!({"outcome": "failed"})),
         ("something_new", json!({})),
     ] {
-        let (call, _cancelled) = fixture.call("write");
-        let running = tokio::spawn(fixture.remote.call(call));
-        let asked = fixture.asked_on(topic::TOOL_INVOKE).await;
+        let (running, _, asked) = fixture.begin("write").await;
         let mut error = json!({"toolCallId": "", "toolName": "", "code": code, "message": "Why."});
         error.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
         fixture.answer(&asked, message_type::TOOL_ERROR, &error).await;
@@ -100,9 +111,7 @@ async fn what_the_daemon_says_of_a_failure_is_what_the_client_is_told() {
 #[tokio::test(start_paused = true)]
 async fn a_cancelled_call_is_cancelled_at_the_daemon_again_and_again_for_a_while() {
     let mut fixture = Fixture::listed(&tools()).await;
-    let (call, cancelled) = fixture.call("write");
-    let running = tokio::spawn(fixture.remote.call(call));
-    let asked = fixture.asked_on(topic::TOOL_INVOKE).await;
+    let (running, cancelled, asked) = fixture.begin("write").await;
     cancelled.cancel();
     for _ in 0..4 {
         let cancel = fixture.asked_on(topic::TOOL_CANCEL).await;
@@ -114,9 +123,7 @@ async fn a_cancelled_call_is_cancelled_at_the_daemon_again_and_again_for_a_while
     insta::assert_snapshot!(told(&running.await.unwrap().unwrap_err()), @"Cancelled cancelled false Some(Unknown): The call was cancelled. Whether it had its effect is not known: find out before calling again.");
 
     // One that has been answered meanwhile has its result.
-    let (call, cancelled) = fixture.call("write");
-    let running = tokio::spawn(fixture.remote.call(call));
-    let asked = fixture.asked_on(topic::TOOL_INVOKE).await;
+    let (running, cancelled, asked) = fixture.begin("write").await;
     cancelled.cancel();
     fixture.asked_on(topic::TOOL_CANCEL).await;
     fixture.answer(&asked, message_type::TOOL_INVOKE_RESPONSE, &result(&asked, "done")).await;
@@ -128,10 +135,8 @@ async fn a_call_without_an_answer_ends_with_what_is_known() {
     let mut fixture = Fixture::listed(&tools()).await;
     let mut table = String::new();
     for (tool, is_lost) in [("read", false), ("write", false), ("none", false), ("read", true), ("write", true)] {
-        let (call, _cancelled) = fixture.call(tool);
         let began = Clock::SYSTEM.now();
-        let running = tokio::spawn(fixture.remote.call(call));
-        fixture.asked_on(topic::TOOL_INVOKE).await;
+        let (running, ..) = fixture.begin(tool).await;
         if is_lost {
             fixture.lose();
         }
@@ -154,9 +159,7 @@ async fn a_call_without_an_answer_ends_with_what_is_known() {
 #[tokio::test(start_paused = true)]
 async fn an_answer_that_comes_after_a_lost_connection_counts() {
     let mut fixture = Fixture::listed(&tools()).await;
-    let (call, _cancelled) = fixture.call("write");
-    let running = tokio::spawn(fixture.remote.call(call));
-    let asked = fixture.asked_on(topic::TOOL_INVOKE).await;
+    let (running, _, asked) = fixture.begin("write").await;
     fixture.lose();
     tokio::time::sleep(Duration::from_secs(29)).await;
     fixture.answer(&asked, message_type::TOOL_INVOKE_RESPONSE, &result(&asked, "late")).await;
@@ -167,9 +170,7 @@ async fn an_answer_that_comes_after_a_lost_connection_counts() {
 async fn a_call_that_one_of_several_queues_rejected_may_run_and_its_answer_counts() {
     let mut fixture = Fixture::listed(&tools()).await;
     fixture.reject();
-    let (call, _cancelled) = fixture.call("write");
-    let running = tokio::spawn(fixture.remote.call(call));
-    let asked = fixture.asked_on(topic::TOOL_INVOKE).await;
+    let (running, _, asked) = fixture.begin("write").await;
     fixture.answer(&asked, message_type::TOOL_INVOKE_RESPONSE, &result(&asked, "done")).await;
     assert_eq!(running.await.unwrap(), Ok(ToolOutput::text("done")));
     let (call, _cancelled) = fixture.call("write");
@@ -193,9 +194,7 @@ async fn a_call_that_cannot_be_sent_was_not_made() {
 #[tokio::test(start_paused = true)]
 async fn in_a_queue_that_others_can_reach_only_what_came_by_a_topic_counts() {
     let mut fixture = Fixture::given("svc-ana.answers", "tool.result.ana").await;
-    let (call, _cancelled) = fixture.call("read");
-    let running = tokio::spawn(fixture.remote.call(call));
-    let asked = fixture.asked_on(topic::TOOL_INVOKE).await;
+    let (running, _, asked) = fixture.begin("read").await;
     assert_eq!(asked.properties.reply_to.as_deref(), Some("tool.result.ana"));
     let correlation = asked.properties.correlation_id.clone();
     let replies = [
