@@ -203,6 +203,11 @@ impl Client {
         self.exchange(&self.request(tool, arguments)).await
     }
 
+    /// Calls a tool for an agent, which must succeed, and gives the text of its result.
+    pub async fn text(&self, agent: &str, tool: &str, arguments: &Value) -> String {
+        self.exchange(&self.request(tool, arguments).by(agent)).await.success()
+    }
+
     /// Waits for whatever is in the queue of replies by now, and gives everything received.
     pub async fn caught_up(&self) -> Vec<Message> {
         let last = self.raw("the last").on(&self.replies);

@@ -121,8 +121,8 @@ impl Workplace {
         std::fs::rename(next, self.path("mcp.json")).unwrap();
     }
 
-    /// A fresh one, and a daemon with a client, on which these servers are ready: a call waits only some seconds for a server,
-    /// which a busy machine may need. `more` is laid over the daemon's configuration.
+    /// A fresh one, and a daemon with a client, on which these servers are ready: a call waits only some seconds for a
+    /// server, which a busy machine may need. `more` is laid over the daemon's configuration.
     pub async fn serving(servers: &[&str], more: &str) -> (BrokerNamespace, Self, Daemon, Client) {
         let (site, work) = (BrokerNamespace::shared().await, Self::new().await);
         let daemon = work.daemon(&site, &work.servers(servers), more).await;

@@ -65,6 +65,18 @@ impl Message {
         self.body().get("message").and_then(Value::as_str).unwrap_or_default().to_owned()
     }
 
+    /// The text of the result of a tool that succeeded.
+    ///
+    /// # Panics
+    ///
+    /// When it did not.
+    #[must_use]
+    #[track_caller]
+    pub fn success(&self) -> String {
+        assert_eq!((self.code().as_str(), &self.body()["isError"]), ("", &Value::Bool(false)), "{}", self.body());
+        self.content()
+    }
+
     /// The text of a result; empty for an error.
     #[must_use]
     pub fn content(&self) -> String {

@@ -28,24 +28,6 @@ async fn a_flood_of_standard_error_is_read_and_mostly_left_out() {
 }
 
 #[tokio::test]
-async fn a_flood_of_notifications_is_dropped_as_it_comes() {
-    let fixture = Fixture::besieged("notices").await;
-    fixture.seen("ready", "").await;
-    assert!(share(&fixture).await < 1.5);
-    assert_eq!(fixture.strike().await.content(), "done");
-    fixture.end().await;
-}
-
-#[tokio::test]
-async fn a_flood_of_notifications_of_a_megabyte_leaves_others_their_time() {
-    let fixture = Fixture::besieged("blasts").await;
-    fixture.seen("ready", "").await;
-    assert!(share(&fixture).await < 1.5);
-    assert_eq!(fixture.strike().await.content(), "done");
-    fixture.end().await;
-}
-
-#[tokio::test]
 async fn a_list_that_is_said_to_change_all_the_time_is_asked_for_seldom() {
     let fixture = Fixture::besieged("changes").await;
     fixture.seen("ready", "").await;
@@ -71,12 +53,17 @@ async fn a_flood_of_progress_reaches_nobody_who_did_not_ask_for_it() {
 }
 
 #[tokio::test]
-async fn a_server_that_asks_for_models_and_people_gets_neither() {
-    let fixture = Fixture::besieged("asks").await;
-    fixture.seen("ready", "").await;
-    assert!(share(&fixture).await < 1.5);
-    assert_eq!(fixture.strike().await.content(), "done");
-    fixture.end().await;
+async fn what_a_server_says_or_asks_unasked_leaves_others_their_time() {
+    // Notifications, also of a megabyte, which are dropped as they come; and requests for models and people, of which the
+    // server gets neither.
+    for siege in ["notices", "blasts", "asks"] {
+        let fixture = Fixture::besieged(siege).await;
+        fixture.seen("ready", "").await;
+        let share = share(&fixture).await;
+        assert!(share < 1.5, "{siege}: {share}");
+        assert_eq!(fixture.strike().await.content(), "done", "{siege}");
+        fixture.end().await;
+    }
 }
 
 #[tokio::test]

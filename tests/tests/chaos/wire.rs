@@ -3,17 +3,12 @@
 use crate::fixture::Fixture;
 
 #[tokio::test]
-async fn a_server_that_writes_garbage_is_given_up() {
-    let fixture = Fixture::besieged("garbage").await;
-    fixture.seen("waiting", "no MCP messages").await;
-    fixture.end().await;
-}
-
-#[tokio::test]
-async fn a_line_without_an_end_is_not_kept() {
-    let fixture = Fixture::besieged("line").await;
-    fixture.seen("waiting", "a line over 16 MiB").await;
-    fixture.end().await;
+async fn a_server_that_writes_garbage_or_a_line_without_an_end_is_given_up() {
+    for (siege, told) in [("garbage", "no MCP messages"), ("line", "a line over 16 MiB")] {
+        let fixture = Fixture::besieged(siege).await;
+        fixture.seen("waiting", told).await;
+        fixture.end().await;
+    }
 }
 
 #[tokio::test]

@@ -19,12 +19,6 @@ echo = true
 announce = ["echo"]
 "#;
 
-async fn text(client: &Client, agent: &str, tool: &str, arguments: Value) -> String {
-    let reply = client.exchange(&client.request(tool, &arguments).by(agent)).await;
-    assert_eq!(reply.code(), "", "{reply:?}");
-    reply.content()
-}
-
 /// A message of an agent.
 fn message(client: &Client, agent: &str, kind: &str, topic: &str, body: &Value) -> Request {
     client.raw(body.to_string()).on(topic).of_type(&format!("RockBot.A2A.{kind}")).by(agent)
@@ -48,17 +42,14 @@ async fn an_agent_announces_itself_gets_a_task_and_its_result_reaches_the_agent_
     let card = json!({"agentName": "Bob", "skills": [{"id": "sum", "name": "Sum"}], "isDeregistering": false});
     eventually("the agent is known", async || {
         client.send(&message(&client, "Bob", "AgentCard", "discovery.announce", &card)).await;
-        let known = text(&client, "ana", "list_known_agents", json!({})).await;
+        let known = client.text("ana", "list_known_agents", &json!({})).await;
         known.contains(r#""agentName":"Bob""#).then_some(())
     })
     .await;
-    assert_eq!(
-        text(&client, "bruno", "list_known_agents", json!({})).await,
-        "No agents have announced themselves yet."
-    );
+    assert_eq!(client.text("bruno", "list_known_agents", &json!({})).await, "No agents have announced themselves yet.");
 
     let add = json!({"agent_name": "bob", "skill": "sum", "message": "Add 1 and 2"});
-    let dispatched = text(&client, "ana", "invoke_agent", add).await;
+    let dispatched = client.text("ana", "invoke_agent", &add).await;
     let task = first(&client, "AgentTaskRequest").await;
     let id = task.body()["taskId"].as_str().unwrap().to_owned();
     assert!(dispatched.contains(&format!("task_id: {id}.")), "{dispatched}");
@@ -95,7 +86,7 @@ async fn a_result_for_a_call_that_waits_outlives_the_daemon_that_is_killed_meanw
     client.send(&reply.with(|properties| properties.with_correlation_id(id.as_str().into()))).await;
     let told = first(&client, "AgentTaskResult").await;
     assert_eq!((&told.body()["taskId"], told.header("rb-destination")), (&json!(id), "ana"));
-    let shown = text(&client, "ana", "get_agent_task", json!({"task_id": id})).await;
+    let shown = client.text("ana", "get_agent_task", &json!({"task_id": id})).await;
     assert!(shown.contains(r#""state":"completed""#) && shown.contains(r#""result":"3""#), "{shown}");
     daemon.stop(&site).await;
 }

@@ -107,24 +107,14 @@ struct Reader {
 }
 
 impl Reader {
-    async fn text(&self, agent: &str, tool: &str, arguments: &Value) -> String {
-        let reply = self.client.exchange(&self.client.request(tool, arguments).by(agent)).await;
-        assert_eq!(
-            (reply.code().as_str(), &reply.body()["isError"]),
-            ("", &json!(false)),
-            "{tool} {arguments}: {reply:?}"
-        );
-        reply.content()
-    }
-
     /// The id of a task that was given a moment ago.
     async fn task(&self, tool: &str) -> String {
         let given = match tool {
             "get_agent_task" | "cancel_agent_task" => {
                 let order = json!({"agent_name": "ResearchAgent", "skill": "research", "message": GIVEN_UP});
-                self.text("ana", "invoke_agent", &order).await
+                self.client.text("ana", "invoke_agent", &order).await
             }
-            _ => self.text("ana", "spawn_subagent", &json!({"description": GIVEN_UP})).await,
+            _ => self.client.text("ana", "spawn_subagent", &json!({"description": GIVEN_UP})).await,
         };
         let (_, id) = given.split_once("task_id: ").unwrap_or_else(|| panic!("{given}"));
         id.split(['.', ' ']).next().unwrap().to_owned()
@@ -137,7 +127,7 @@ impl Reader {
         arguments = arguments.replace(SOME_TASK, &id);
         let arguments: Value = serde_json::from_str(&arguments).unwrap_or_else(|error| panic!("{error}: {arguments}"));
         let agent = if is_of_task && tool.starts_with("whiteboard") { "worker" } else { "ana" };
-        let text = self.text(agent, tool, &arguments).await;
+        let text = self.client.text(agent, tool, &arguments).await;
         if tool == "spawn_wisps" {
             let ended: Value = serde_json::from_str(&text).unwrap();
             for pipeline in ended["pipelines"].as_array().unwrap() {
@@ -146,7 +136,7 @@ impl Reader {
         }
         if is_of_task && agent == "worker" {
             // An agent gives five tasks at a time.
-            self.text("ana", "cancel_subagent", &json!({"task_id": id})).await;
+            self.client.text("ana", "cancel_subagent", &json!({"task_id": id})).await;
         }
     }
 
@@ -200,15 +190,15 @@ async fn every_example_of_every_guide_and_description_works() {
     eventually("the agent is known", async || {
         let announced = research.client.raw(card.to_string()).on("discovery.announce").of_type("RockBot.A2A.AgentCard");
         research.client.send(&announced.by("ResearchAgent")).await;
-        reader.text("ana", "list_known_agents", &json!({})).await.contains("ResearchAgent").then_some(())
+        reader.client.text("ana", "list_known_agents", &json!({})).await.contains("ResearchAgent").then_some(())
     })
     .await;
 
-    let guides = reader.text("ana", "list_tool_guides", &json!({})).await;
+    let guides = reader.client.text("ana", "list_tool_guides", &json!({})).await;
     let names: Vec<&str> = guides.lines().map(|line| line.split('`').nth(1).unwrap()).collect();
     let mut all = Vec::new();
     for name in &names {
-        let found = examples(&reader.text("ana", "get_tool_guide", &json!({"name": name})).await);
+        let found = examples(&reader.client.text("ana", "get_tool_guide", &json!({"name": name})).await);
         assert!(!found.is_empty(), "{name} has no example");
         all.extend(found);
     }

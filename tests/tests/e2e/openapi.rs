@@ -11,9 +11,7 @@ use axum::routing::get;
 use serde_json::json;
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
-use toolbus_e2e::client::Client;
 use toolbus_e2e::daemon::Daemon;
-use toolbus_e2e::namespace::BrokerNamespace;
 
 const SPECIFICATION: &str = r#"
 openapi: 3.0.3
@@ -68,8 +66,8 @@ impl Service {
 
 #[tokio::test]
 async fn the_operations_of_a_specification_are_called_with_its_credential() {
-    let (site, service) = (BrokerNamespace::shared().await, Service::start().await);
-    let (daemon, client) = (Daemon::start(&site, &service.section("")).await, Client::connect(&site).await);
+    let service = Service::start().await;
+    let (site, daemon, client) = Daemon::with_client(&service.section("")).await;
     let call = |tool: &str| client.request(tool, &json!({"petId": 7, "fields": ["name", "a&b"]}));
     let reply = client.exchange(&call("getPet")).await;
     assert_eq!(reply.content(), "pet 7, fields=name&fields=a%26b, with key");

@@ -4,7 +4,6 @@ use serde_json::{Value, json};
 use toolbus_e2e::client::Client;
 use toolbus_e2e::daemon::Daemon;
 use toolbus_e2e::message::Message;
-use toolbus_e2e::namespace::BrokerNamespace;
 
 const RULES: &str = r#"
 [identity]
@@ -30,8 +29,7 @@ async fn run(client: &Client, agent: &str, definitions: Value) -> Message {
 
 #[tokio::test]
 async fn steps_pass_values_on_whole_and_have_the_rights_of_their_caller() {
-    let site = BrokerNamespace::shared().await;
-    let (daemon, client) = (Daemon::start(&site, RULES).await, Client::connect(&site).await);
+    let (site, daemon, client) = Daemon::with_client(RULES).await;
     let long = "long ".repeat(300);
     let steps = json!([
         {"id": "long", "tool": "echo", "params": {"text": long}},

@@ -21,16 +21,10 @@ missed = "all"
 min_interval = "1s"
 "#;
 
-async fn text(client: &Client, tool: &str, arguments: Value) -> String {
-    let reply = client.exchange(&client.request(tool, &arguments).by("ana")).await;
-    assert_eq!((reply.code().as_str(), &reply.body()["isError"]), ("", &json!(false)), "{reply:?}");
-    reply.content()
-}
-
 /// A task at each second.
 async fn schedule(client: &Client) {
     let task = json!({"name": "tick", "cron": "* * * * * *", "description": "Say tick"});
-    let scheduled = text(client, "schedule_task", task).await;
+    let scheduled = client.text("ana", "schedule_task", &task).await;
     assert!(scheduled.starts_with("Scheduled task 'tick' with cron '* * * * * *'. Next fire: "), "{scheduled}");
 }
 
@@ -93,12 +87,12 @@ async fn a_task_is_published_at_each_of_its_times_for_its_agent_also_after_the_d
     assert!(is_gapless(&times), "{times:?}");
     // What was missed is settled once it has been published.
     let listed = eventually("a task that is not overdue", async || {
-        Some(text(&client, "list_scheduled_tasks", json!({})).await).filter(|listed| !listed.contains("OVERDUE"))
+        Some(client.text("ana", "list_scheduled_tasks", &json!({})).await).filter(|listed| !listed.contains("OVERDUE"))
     })
     .await;
     assert!(listed.contains("| **tick** | `* * * * * *` |"), "{listed}");
     assert_eq!(
-        text(&client, "cancel_scheduled_task", json!({"name": "Tick"})).await,
+        client.text("ana", "cancel_scheduled_task", &json!({"name": "Tick"})).await,
         "Cancelled scheduled task 'Tick'."
     );
     daemon.stop(&site).await;
@@ -126,16 +120,15 @@ async fn of_two_daemons_on_one_store_one_publishes_and_the_other_takes_over_when
 
 #[tokio::test]
 async fn a_task_for_once_waits_for_a_queue_and_ends_when_that_has_its_message() {
-    let site = BrokerNamespace::shared().await;
-    let (daemon, client) = (Daemon::start(&site, RULES).await, Client::connect(&site).await);
+    let (site, daemon, client) = Daemon::with_client(RULES).await;
     let task = json!({"name": "once", "cron": "* * * * * *", "description": "Say it once", "run_once": true});
-    text(&client, "schedule_task", task).await;
+    client.text("ana", "schedule_task", &task).await;
     daemon.logged_times("a scheduled task could not be published; it is tried again", 1).await;
-    assert!(text(&client, "list_scheduled_tasks", json!({})).await.contains("`* * * * * *`, once"));
+    assert!(client.text("ana", "list_scheduled_tasks", &json!({})).await.contains("`* * * * * *`, once"));
     client.bind("scheduled.task.ana").await;
     times(&client, 1).await;
     eventually("the end of the task", async || {
-        let listed = text(&client, "list_scheduled_tasks", json!({})).await;
+        let listed = client.text("ana", "list_scheduled_tasks", &json!({})).await;
         listed.starts_with("No scheduled tasks.").then_some(())
     })
     .await;
@@ -147,7 +140,7 @@ async fn a_task_for_once_waits_for_a_queue_and_ends_when_that_has_its_message() 
 async fn schedule_call(client: &Client, id: &str) {
     let call = json!({"name": "work", "arguments": {"id": id}});
     let task = json!({"name": id, "cron": "* * * * * *", "description": "Work", "run_once": true, "tool": call});
-    let scheduled = text(client, "schedule_task", task).await;
+    let scheduled = client.text("ana", "schedule_task", &task).await;
     assert!(scheduled.ends_with(" `work` is called then."), "{scheduled}");
 }
 

@@ -77,15 +77,16 @@ impl Parrot {
     }
 }
 
-/// A daemon with the endpoints and the server, once the server is ready.
-async fn started(site: &BrokerNamespace, parrot: &Parrot, more: &str) -> Daemon {
-    let daemon = Daemon::start(site, &format!("{}{more}", parrot.config())).await;
+/// A daemon with a client, the endpoints and the server, once the server is ready.
+async fn started(more: &str) -> (BrokerNamespace, Parrot, Daemon, Client) {
+    let parrot = Parrot::start().await;
+    let (site, daemon, client) = Daemon::with_client(&format!("{}{more}", parrot.config())).await;
     eventually("the server to be ready", async || {
         let (_, status) = daemon.get("/status").await?;
         status["mcp"].as_array()?.iter().any(|server| server["phase"] == "ready").then_some(())
     })
     .await;
-    daemon
+    (site, parrot, daemon, client)
 }
 
 #[track_caller]
@@ -97,9 +98,7 @@ fn assert_no_secret(what: &str, text: &str) {
 
 #[tokio::test]
 async fn no_endpoint_and_no_caller_brings_a_secret_into_an_answer() {
-    let (site, parrot) = (BrokerNamespace::shared().await, Parrot::start().await);
-    let daemon = started(&site, &parrot, "").await;
-    let client = Client::connect(&site).await;
+    let (site, _parrot, daemon, client) = started("").await;
     for (tool, expected) in [("headers", "[redacted]"), ("refused", "[redacted]"), ("elsewhere", "HTTP 302 Found")] {
         let told = client.call(tool, &json!({})).await.body().to_string();
         assert!(told.contains(expected), "{tool}: {told}");
@@ -119,9 +118,7 @@ async fn no_endpoint_and_no_caller_brings_a_secret_into_an_answer() {
 
 #[tokio::test]
 async fn a_server_that_repeats_its_token_everywhere_hands_nothing_over() {
-    let (site, parrot) = (BrokerNamespace::shared().await, Parrot::start().await);
-    let daemon = started(&site, &parrot, "").await;
-    let client = Client::connect(&site).await;
+    let (site, _parrot, daemon, client) = started("").await;
     let request = client.request("leak", &json!({"how": "environment"})).header("rb-rb-progress", "1");
     client.send(&request).await;
     let (reports, reply) = with_progress(&client, &request).await;
@@ -154,11 +151,9 @@ async fn a_server_that_repeats_its_token_everywhere_hands_nothing_over() {
 
 #[tokio::test]
 async fn spans_and_audit_records_hold_no_secret_that_a_caller_wrote() {
-    let (site, parrot, receiver) =
-        (BrokerNamespace::shared().await, Parrot::start().await, Receiver::start().await.unwrap());
+    let receiver = Receiver::start().await.unwrap();
     let export = format!("[telemetry]\notlp_endpoint = \"{}\"\n", receiver.grpc_endpoint());
-    let daemon = started(&site, &parrot, &export).await;
-    let client = Client::connect(&site).await;
+    let (site, _parrot, daemon, client) = started(&export).await;
     let request =
         client.raw(json!({"toolName": "leak", "toolCallId": format!("call-{LEAK}"), "arguments": {}}).to_string());
     client.exchange(&request).await;
@@ -196,9 +191,7 @@ async fn a_broker_that_cannot_be_reached_is_logged_without_its_password_at_every
 
 #[tokio::test]
 async fn a_secret_that_a_reload_brings_is_removed_from_then_on() {
-    let (site, parrot) = (BrokerNamespace::shared().await, Parrot::start().await);
-    let daemon = started(&site, &parrot, "").await;
-    let client = Client::connect(&site).await;
+    let (site, parrot, daemon, client) = started("").await;
     let new = "n3w-t0ken-of-the-endpoint";
     let say = async || client.call("say", &json!({"text": format!("{new} {BEARER}")})).await.content();
     assert_eq!(say().await, format!("{new} [redacted]"));

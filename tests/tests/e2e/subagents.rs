@@ -18,12 +18,6 @@ profile = "subagent"
 [agents.eve]
 "#;
 
-async fn text(client: &Client, agent: &str, tool: &str, arguments: Value) -> String {
-    let reply = client.exchange(&client.request(tool, &arguments).by(agent)).await;
-    assert_eq!((reply.code().as_str(), &reply.body()["isError"]), ("", &json!(false)), "{reply:?}");
-    reply.content()
-}
-
 /// The messages of this type that a client has.
 async fn of_type(client: &Client, kind: &str) -> Vec<Message> {
     client.caught_up().await.into_iter().filter(|message| message.kind() == kind).collect()
@@ -43,13 +37,13 @@ async fn a_task_is_worked_on_by_an_agent_of_the_pool_and_no_other_agents_result_
     let (ana, worker) = (Client::connect(&site).await, Client::connect(&site).await);
     ana.bind("subagent.result.ana").await;
     worker.bind("subagent.task.thinkers").await;
-    let spawned = text(&ana, "ana", "spawn_subagent", json!({"description": "Count the frogs"})).await;
+    let spawned = ana.text("ana", "spawn_subagent", &json!({"description": "Count the frogs"})).await;
     let task = eventually("the task", async || of_type(&worker, "Toolbus.SubagentTaskMessage").await.pop()).await;
     let id = task.body()["taskId"].as_str().unwrap().to_owned();
     assert!(spawned.contains(&id), "{spawned} {id}");
 
-    text(&ana, "ana", "whiteboard_write", json!({"key": "where", "value": "in the pond"})).await;
-    let read = text(&worker, "worker", "whiteboard_read", json!({"key": "where", "task_id": id})).await;
+    ana.text("ana", "whiteboard_write", &json!({"key": "where", "value": "in the pond"})).await;
+    let read = worker.text("worker", "whiteboard_read", &json!({"key": "where", "task_id": id})).await;
     assert_eq!(read, "in the pond");
     let refused = worker.exchange(&worker.request("spawn_subagent", &json!({"description": "x"})).by("worker")).await;
     assert_eq!(refused.code(), "tool_not_found", "a sub-agent gives no tasks");
@@ -62,7 +56,7 @@ async fn a_task_is_worked_on_by_an_agent_of_the_pool_and_no_other_agents_result_
     assert_eq!((&told.body()["output"], &told.body()["taskId"]), (&json!("42"), &json!(id)));
     // Not before: of two at once either may be the first.
     report(&worker, "worker", result("43")).await;
-    let listed = text(&ana, "ana", "list_subagents", json!({})).await;
+    let listed = ana.text("ana", "list_subagents", &json!({})).await;
     assert!(listed.ends_with("Count the frogs\n42"), "{listed}");
     assert_eq!(of_type(&ana, results).await.len(), 1);
     daemon.stop(&site).await;

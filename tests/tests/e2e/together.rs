@@ -37,8 +37,7 @@ impl Transcript {
     }
 
     fn called(&mut self, agent: &str, tool: &str, arguments: &Value, reply: &Message) -> String {
-        assert_eq!((reply.code().as_str(), &reply.body()["isError"]), ("", &json!(false)), "{reply:?}");
-        let content = reply.content();
+        let content = reply.success();
         self.line(&format!("{agent} calls {tool} {}", readable(&arguments.to_string())));
         for line in readable(&content).lines() {
             // A time follows.

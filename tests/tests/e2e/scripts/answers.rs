@@ -10,7 +10,7 @@ use toolbus_testing::otlp::Receiver;
 use toolbus_testing::otlp::proto::trace::v1::Span;
 use toolbus_testing::otlp::proto::trace::v1::status::StatusCode;
 
-use super::setup::{PATH, SCRIPT, call, start, start_by};
+use super::setup::{PATH, SCRIPT, call, start, start_by, with_client};
 
 /// Makes a wheel of the package `local_lib`.
 const WHEEL: &str = r"
@@ -25,9 +25,7 @@ with zipfile.ZipFile(sys.argv[1] + '/local_lib-1.5-py3-none-any.whl', 'w') as wh
 
 #[tokio::test]
 async fn a_script_answers_with_what_it_prints_fails_with_both_streams_and_is_ended_in_time() {
-    let site = BrokerNamespace::shared().await;
-    let daemon = start(&site, SCRIPT).await;
-    let client = Client::connect(&site).await;
+    let (site, daemon, client) = with_client(SCRIPT).await;
     let run = async |script: &str, more: &Value| {
         let body = client.exchange(&call(&client, script, more)).await.body();
         (body["isError"].as_bool(), body["content"].as_str().unwrap_or_default().to_owned(), body)
@@ -74,9 +72,8 @@ async fn a_script_answers_with_what_it_prints_fails_with_both_streams_and_is_end
 
 #[tokio::test]
 async fn scripts_in_another_language_have_a_tool_of_their_own() {
-    let site = BrokerNamespace::shared().await;
-    let daemon = start(&site, &format!("{SCRIPT}languages = {{ bash = {{ command = [\"bash\"] }} }}\n")).await;
-    let client = Client::connect(&site).await;
+    let (site, daemon, client) =
+        with_client(&format!("{SCRIPT}languages = {{ bash = {{ command = [\"bash\"] }} }}\n")).await;
     let arguments = json!({"script": "echo \"of bash: $ROCKBOT_INPUT\"", "input_data": "seven"});
     assert_eq!(client.call("execute_bash_script", &arguments).await.content(), "of bash: seven\n");
     let python = client.exchange(&call(&client, "print(7)", &json!({}))).await.body();

@@ -8,16 +8,14 @@ use toolbus_e2e::client::Client;
 use toolbus_e2e::namespace::BrokerNamespace;
 use toolbus_testing::patience::{at_most, eventually};
 
-use super::setup::{SCRIPT, WITHOUT_NAMESPACES, asked, call, descendants, lives, running, start, start_by};
+use super::setup::{SCRIPT, WITHOUT_NAMESPACES, asked, call, descendants, lives, running, start_by, with_client};
 
 /// Runs until it is ended.
 const FOREVER: &str = "import time\nwhile True: time.sleep(0.05)";
 
 #[tokio::test]
 async fn a_script_that_is_cancelled_leaves_no_process_within_a_second() {
-    let site = BrokerNamespace::shared().await;
-    let daemon = start(&site, SCRIPT).await;
-    let client = Client::connect(&site).await;
+    let (site, daemon, client) = with_client(SCRIPT).await;
     let request = asked(&client, FOREVER, &json!({"toolCallId": "long", "timeoutSeconds": 60}));
     client.send(&request).await;
     running(&daemon).await;
@@ -36,9 +34,7 @@ async fn a_script_that_is_cancelled_leaves_no_process_within_a_second() {
 
 #[tokio::test]
 async fn a_script_may_finish_while_the_daemon_drains() {
-    let site = BrokerNamespace::shared().await;
-    let mut daemon = start(&site, SCRIPT).await;
-    let client = Client::connect(&site).await;
+    let (site, mut daemon, client) = with_client(SCRIPT).await;
     let request = call(&client, "import time\ntime.sleep(1)\nprint('finished')", &json!({}));
     client.send(&request).await;
     running(&daemon).await;
@@ -49,9 +45,7 @@ async fn a_script_may_finish_while_the_daemon_drains() {
 
 #[tokio::test]
 async fn a_script_that_outlasts_the_drain_is_ended_and_told_as_cancelled() {
-    let site = BrokerNamespace::shared().await;
-    let mut daemon = start(&site, &format!("{SCRIPT}[invoke]\ndrain_timeout = \"200ms\"\n")).await;
-    let client = Client::connect(&site).await;
+    let (site, mut daemon, client) = with_client(&format!("{SCRIPT}[invoke]\ndrain_timeout = \"200ms\"\n")).await;
     let request = call(&client, FOREVER, &json!({}));
     client.send(&request).await;
     let processes = running(&daemon).await;

@@ -3,9 +3,8 @@
 use serde_json::{Value, json};
 use toolbus_e2e::client::Client;
 use toolbus_e2e::message::Message;
-use toolbus_e2e::namespace::BrokerNamespace;
 
-use super::setup::{SCRIPT, start};
+use super::setup::{SCRIPT, with_client};
 
 const RULES: &str = r#"
 [identity]
@@ -29,9 +28,7 @@ async fn call(client: &Client, agent: &str, tool: &str, arguments: Value) -> Mes
 
 /// The content of the reply to a call that succeeds.
 async fn content(client: &Client, agent: &str, tool: &str, arguments: Value) -> String {
-    let reply = call(client, agent, tool, arguments).await;
-    assert_eq!((reply.code().as_str(), &reply.body()["isError"]), ("", &json!(false)), "{reply:?}");
-    reply.content()
+    call(client, agent, tool, arguments).await.success()
 }
 
 /// A manual with a price in each of its sections, of which one fills a chunk.
@@ -50,9 +47,7 @@ fn keys(text: &str) -> Vec<String> {
 
 #[tokio::test]
 async fn an_agent_reads_the_outline_and_two_chunks_and_runs_a_script_over_a_third() {
-    let site = BrokerNamespace::shared().await;
-    let daemon = start(&site, &format!("{SCRIPT}{RULES}")).await;
-    let client = Client::connect(&site).await;
+    let (site, daemon, client) = with_client(&format!("{SCRIPT}{RULES}")).await;
     let manual = manual();
     let table = content(&client, "ana", "echo", json!({"text": manual})).await;
     let [index, chunks @ ..] = &keys(&table)[..] else { panic!("{table}") };

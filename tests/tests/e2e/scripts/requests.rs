@@ -8,16 +8,14 @@ use toolbus_e2e::namespace::BrokerNamespace;
 use toolbus_testing::patience::eventually;
 use toolbus_testing::proxy::Proxy;
 
-use super::setup::{SCRIPT, asked, start};
+use super::setup::{SCRIPT, asked, start, with_client};
 
 const AGENTS: &str = "[identity]\ntrust_headers = true\n[agents.ana]\nallowed_tools = [\"execute_python_script\"]\n\
                       [agents.bruno]\nallowed_tools = [\"current_time\"]\n";
 
 #[tokio::test]
 async fn a_request_is_answered_where_it_says_or_on_the_usual_topic_stream_by_stream() {
-    let site = BrokerNamespace::shared().await;
-    let daemon = start(&site, &format!("{SCRIPT}{AGENTS}")).await;
-    let client = Client::connect(&site).await;
+    let (site, daemon, client) = with_client(&format!("{SCRIPT}{AGENTS}")).await;
     client.bind("script.result").await;
     let told = async |agent: &str, script: &str, more: &Value| {
         let reply = client.exchange(&asked(&client, script, more).by(agent)).await;

@@ -28,7 +28,15 @@ pub(super) async fn start(site: &BrokerNamespace, more: &str) -> Daemon {
     start_by(&[], site, more, &[]).await
 }
 
-/// The same, by another program and with more variables.
+/// The same, with a client.
+pub(super) async fn with_client(more: &str) -> (BrokerNamespace, Daemon, Client) {
+    let site = BrokerNamespace::shared().await;
+    let daemon = start(&site, more).await;
+    let client = Client::connect(&site).await;
+    (site, daemon, client)
+}
+
+/// A daemon by another program and with more variables.
 pub(super) async fn start_by(
     launcher: &[&str],
     site: &BrokerNamespace,

@@ -4,10 +4,9 @@ use serde_json::{Value, json};
 use toolbus_e2e::client::Client;
 use toolbus_e2e::daemon::Daemon;
 use toolbus_e2e::mcp::with_progress;
-use toolbus_e2e::namespace::BrokerNamespace;
 use toolbus_testing::patience::eventually;
 
-use super::setup::{SCRIPT, call, descendants, lives, running, start, status};
+use super::setup::{SCRIPT, call, descendants, lives, running, status, with_client};
 
 /// The content of the reply to a script in this session of an agent.
 async fn step(client: &Client, agent: &str, session: &str, script: &str) -> String {
@@ -24,10 +23,8 @@ async fn sessions(daemon: &Daemon, number: u64) {
 
 #[tokio::test]
 async fn an_agent_works_step_by_step_until_its_session_ends() {
-    let site = BrokerNamespace::shared().await;
     let more = format!("{SCRIPT}[identity]\ntrust_headers = true\n[agents.ana]\n[agents.bruno]\n");
-    let daemon = start(&site, &more).await;
-    let client = Client::connect(&site).await;
+    let (site, daemon, client) = with_client(&more).await;
     assert_eq!(step(&client, "ana", "s", "x = 1").await, "(no output)");
     assert_eq!(step(&client, "ana", "s", "x + 1").await, "2");
     assert!(step(&client, "bruno", "s", "x").await.contains("NameError"));
@@ -51,9 +48,7 @@ async fn an_agent_works_step_by_step_until_its_session_ends() {
 
 #[tokio::test]
 async fn what_a_script_prints_is_reported_in_order_before_its_answer() {
-    let site = BrokerNamespace::shared().await;
-    let daemon = start(&site, SCRIPT).await;
-    let client = Client::connect(&site).await;
+    let (site, daemon, client) = with_client(SCRIPT).await;
     let script = "import time\nfor step in range(3):\n    print('step', step)\n    time.sleep(1)\n";
     let request = call(&client, script, &json!({})).header("rb-rb-progress", "1");
     client.send(&request).await;

@@ -2,11 +2,10 @@
 
 use futures_util::future::join_all;
 use serde_json::json;
-use toolbus_e2e::client::{Client, Request};
-use toolbus_e2e::namespace::BrokerNamespace;
+use toolbus_e2e::client::Request;
 use toolbus_testing::patience::eventually;
 
-use super::setup::{asked, start, status};
+use super::setup::{asked, status, with_client};
 
 /// Scripts of ana that wait.
 const WAITING: usize = 20;
@@ -15,11 +14,9 @@ const BETWEEN: usize = 6;
 
 #[tokio::test]
 async fn twenty_waiting_scripts_of_one_agent_delay_another_by_a_run_and_not_by_twenty() {
-    let site = BrokerNamespace::shared().await;
     let more = "[script]\nmax_in_flight = 1\npool = { max = 0 }\n[invoke]\ndrain_timeout = \"100ms\"\n\
                 [identity]\ntrust_headers = true\n[agents.ana]\n[agents.bruno]\n";
-    let daemon = start(&site, more).await;
-    let client = Client::connect(&site).await;
+    let (site, daemon, client) = with_client(more).await;
     let requests: Vec<Request> = (0..=WAITING)
         .map(|_| asked(&client, "import time\ntime.sleep(0.3)", &json!({"timeoutSeconds": 60})).by("ana"))
         .collect();
