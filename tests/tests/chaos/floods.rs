@@ -54,8 +54,8 @@ async fn a_flood_of_progress_reaches_nobody_who_did_not_ask_for_it() {
 
 #[tokio::test]
 async fn what_a_server_says_or_asks_unasked_leaves_others_their_time() {
-    // Notifications, also of a megabyte, which are dropped as they come; and requests for models and people, of which the
-    // server gets neither.
+    // Notifications, also of a megabyte, which are dropped as they come; and requests for models and people, of which
+    // the server gets neither.
     for siege in ["notices", "blasts", "asks"] {
         let fixture = Fixture::besieged(siege).await;
         fixture.seen("ready", "").await;

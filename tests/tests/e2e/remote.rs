@@ -83,9 +83,7 @@ async fn a_call_in_a_circle_of_daemons_is_refused() {
 
 #[tokio::test]
 async fn a_daemon_that_is_away_is_told_without_its_topic() {
-    let site = BrokerNamespace::shared().await;
-    let front = Daemon::start(&site, FRONT).await;
-    let client = Client::connect(&site).await;
+    let (site, front, client) = Daemon::with_client(FRONT).await;
     let reply = client.exchange(&client.request("lab.echo", &json!({"text": "hi"})).by("ana")).await;
     assert_eq!((reply.code().as_str(), &reply.body()["isRetryable"]), ("execution_failed", &json!(true)));
     insta::assert_snapshot!(reply.body()["message"].as_str().unwrap(), @"Tool 'lab.echo' was not called: no daemon takes its calls now.");

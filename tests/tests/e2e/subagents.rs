@@ -4,7 +4,6 @@ use serde_json::{Value, json};
 use toolbus_e2e::client::Client;
 use toolbus_e2e::daemon::Daemon;
 use toolbus_e2e::message::Message;
-use toolbus_e2e::namespace::BrokerNamespace;
 use toolbus_testing::patience::eventually;
 
 const RULES: &str = r#"
@@ -32,9 +31,8 @@ async fn report(client: &Client, agent: &str, body: Value) {
 
 #[tokio::test]
 async fn a_task_is_worked_on_by_an_agent_of_the_pool_and_no_other_agents_result_counts() {
-    let site = BrokerNamespace::shared().await;
-    let daemon = Daemon::start(&site, RULES).await;
-    let (ana, worker) = (Client::connect(&site).await, Client::connect(&site).await);
+    let (site, daemon, ana) = Daemon::with_client(RULES).await;
+    let worker = Client::connect(&site).await;
     ana.bind("subagent.result.ana").await;
     worker.bind("subagent.task.thinkers").await;
     let spawned = ana.text("ana", "spawn_subagent", &json!({"description": "Count the frogs"})).await;

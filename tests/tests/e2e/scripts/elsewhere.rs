@@ -93,9 +93,7 @@ topic = "script.invoke"
 
 #[tokio::test]
 async fn a_script_runs_at_the_scripts_manager_of_the_peers_under_an_id_of_its_own() {
-    let site = BrokerNamespace::shared().await;
-    let front = Daemon::start(&site, MANAGED).await;
-    let client = Client::connect(&site).await;
+    let (site, front, client) = Daemon::with_client(MANAGED).await;
     let run = |arguments: Value| {
         let body = json!({"toolCallId": "call_1", "toolName": "py.execute_python_script", "arguments": arguments});
         client.raw(body.to_string()).by("ana")
