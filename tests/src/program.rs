@@ -7,6 +7,8 @@ use std::time::Duration;
 use serde_json::Value;
 use tokio::process::Command;
 
+use crate::namespace::BrokerNamespace;
+
 /// Longest run of a program.
 const PATIENCE: Duration = Duration::from_secs(90);
 
@@ -54,6 +56,17 @@ impl Run {
 pub async fn toolbus(arguments: &[&str]) -> Run {
     let folder = tempfile::tempdir().expect("a folder");
     toolbus_in(folder.path(), arguments).await
+}
+
+/// Runs `toolbus` with these arguments, and the names of this site.
+///
+/// # Panics
+///
+/// When it does not end in time.
+pub async fn toolbus_at(site: &BrokerNamespace, arguments: &[&str]) -> Run {
+    let names = site.arguments();
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    toolbus(&[arguments, &names].concat()).await
 }
 
 /// Runs `toolbus` with these arguments in a folder, whose configuration it finds.

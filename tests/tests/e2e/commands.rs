@@ -9,18 +9,11 @@ use serde_json::{Value, json};
 use toolbus_e2e::backend::Backend;
 use toolbus_e2e::daemon::Daemon;
 use toolbus_e2e::namespace::BrokerNamespace;
-use toolbus_e2e::program::{Run, toolbus, toolbus_in};
+use toolbus_e2e::program::{toolbus, toolbus_at, toolbus_in};
 use toolbus_testing::rabbit::RabbitNode;
 
 /// Nothing listens here.
 const NOWHERE: &str = "127.0.0.1:1";
-
-/// Runs `toolbus` with the names of this site.
-async fn at(site: &BrokerNamespace, arguments: &[&str]) -> Run {
-    let names = site.arguments();
-    let names: Vec<&str> = names.iter().map(String::as_str).collect();
-    toolbus(&[arguments, &names].concat()).await
-}
 
 #[tokio::test]
 async fn call_makes_a_call_as_an_agent_would() {
@@ -29,15 +22,15 @@ async fn call_makes_a_call_as_an_agent_would() {
     let weather = backend.endpoint("get_weather", "/weather/{city}", parameters, "");
     let daemon = Daemon::start(&site, &weather).await;
 
-    let pairs = at(&site, &["call", "get_weather", "city=Tunja"]).await;
+    let pairs = toolbus_at(&site, &["call", "get_weather", "city=Tunja"]).await;
     assert_eq!((pairs.code, pairs.out.as_str(), pairs.err.as_str()), (0, "{\"city\":\"Tunja\",\"sky\":\"clear\"}", ""));
-    let object = at(&site, &["call", "get_weather", r#"{"city":"Tunja"}"#, "--json"]).await;
+    let object = toolbus_at(&site, &["call", "get_weather", r#"{"city":"Tunja"}"#, "--json"]).await;
     assert_eq!(object.code, 0);
     let body = object.json();
     assert_eq!((&body["isError"], &body["toolName"]), (&Value::Bool(false), &Value::from("get_weather")));
     assert_eq!(body["content"], r#"{"city":"Tunja","sky":"clear"}"#);
 
-    let verbose = at(&site, &["call", "get_weather", "city=Tunja", "--verbose"]).await;
+    let verbose = toolbus_at(&site, &["call", "get_weather", "city=Tunja", "--verbose"]).await;
     assert_eq!(verbose.out, pairs.out, "what is shown beside the result goes to standard error");
     let sent = backend.headers("Tunja")["traceparent"].to_str().unwrap().to_owned();
     let trace = sent.split('-').nth(1).unwrap();
@@ -70,7 +63,7 @@ async fn the_exit_code_of_call_tells_the_outcome() {
         (5, &["hold", "id=held", "--timeout", "300ms"], "timeout: "),
     ];
     for (code, arguments, told) in table {
-        let run = at(&site, &[&["call"], arguments].concat()).await;
+        let run = toolbus_at(&site, &[&["call"], arguments].concat()).await;
         assert_eq!(run.code, code, "{arguments:?}: {run:?}");
         assert!(run.err.contains(told), "{arguments:?}: {run:?}");
     }
@@ -83,10 +76,10 @@ async fn an_overloaded_daemon_is_told_with_an_exit_code_of_its_own() {
     let (site, backend) = (BrokerNamespace::shared().await, Backend::start().await);
     let limits = "[invoke]\nmax_in_flight = 1\nmax_waiting = 1\n";
     let daemon = Daemon::start(&site, &format!("{limits}{}", backend.tool("hold", "/gate?id={id}", ""))).await;
-    let running = at(&site, &["call", "hold", "id=running"]);
+    let running = toolbus_at(&site, &["call", "hold", "id=running"]);
     let refused = async {
         backend.wait_for("running").await;
-        let refused = at(&site, &["call", "hold", "id=second", "--timeout", "600ms"]).await;
+        let refused = toolbus_at(&site, &["call", "hold", "id=second", "--timeout", "600ms"]).await;
         backend.open();
         refused
     };
@@ -102,12 +95,12 @@ async fn call_says_when_nobody_listens_and_when_there_is_no_broker() {
     let mut site = BrokerNamespace::shared().await;
     // The exchange exists, and no daemon.
     Daemon::start(&site, "[invoke]\ntopics = [\"elsewhere\"]\n").await.stop(&site).await;
-    let nobody = at(&site, &["call", "echo", "text=x"]).await;
+    let nobody = toolbus_at(&site, &["call", "echo", "text=x"]).await;
     assert_eq!(nobody.code, 7, "{nobody:?}");
     assert!(nobody.err.contains("no daemon takes calls from the queue"), "{nobody:?}");
 
     site.url = format!("amqp://guest:hunter2@{NOWHERE}/%2f");
-    let away = at(&site, &["call", "echo", "text=x"]).await;
+    let away = toolbus_at(&site, &["call", "echo", "text=x"]).await;
     assert_eq!(away.code, 7, "{away:?}");
     assert!(away.err.contains("could not be reached") && !away.err.contains("hunter2"), "{away:?}");
 }
@@ -134,7 +127,7 @@ async fn what_the_broker_refuses_is_told_at_once_and_not_as_out_of_reach() {
         (exchange, "exists with"),
     ];
     for (site, told) in wrong {
-        let run = at(&site, &["call", "echo", "text=x"]).await;
+        let run = toolbus_at(&site, &["call", "echo", "text=x"]).await;
         assert_eq!(run.code, 7, "{run:?}");
         assert!(run.err.contains(told) && !run.err.contains("could not be reached"), "{told}: {run:?}");
         assert!(!run.err.contains("hunter2"), "{run:?}");
@@ -158,7 +151,7 @@ async fn a_script_is_run_where_there_is_no_configuration() {
 #[tokio::test]
 async fn a_call_without_a_daemon_on_a_fresh_broker_says_so_too() {
     let site = BrokerNamespace::shared().await;
-    let nobody = at(&site, &["call", "echo", "text=x"]).await;
+    let nobody = toolbus_at(&site, &["call", "echo", "text=x"]).await;
     assert_eq!(nobody.code, 7, "{nobody:?}");
     assert!(nobody.err.contains("no queue of this exchange takes topic `tool.invoke`"), "{nobody:?}");
 }
@@ -166,7 +159,7 @@ async fn a_call_without_a_daemon_on_a_fresh_broker_says_so_too() {
 #[tokio::test]
 async fn the_demonstration_runs_on_the_broker_too_and_leaves_nothing_there() {
     let site = BrokerNamespace::shared().await;
-    let demo = at(&site, &["demo"]).await;
+    let demo = toolbus_at(&site, &["demo"]).await;
     assert_eq!(demo.code, 0, "{demo:?}");
     for outcome in ["ok after", "error after", "invalid_arguments after", "tool_not_found after", "timeout after"] {
         assert!(demo.out.contains(outcome), "{outcome} is missing in {}", demo.out);
@@ -210,7 +203,8 @@ async fn health_asks_the_daemon() {
 #[tokio::test]
 async fn bench_measures_both_sides_and_no_packet_of_a_single_call_is_held_back() {
     let site = BrokerNamespace::shared().await;
-    let bench = at(&site, &["bench", "--rounds", "1", "--seconds", "1", "--callers", "1,8", "--output", "json"]).await;
+    let bench =
+        toolbus_at(&site, &["bench", "--rounds", "1", "--seconds", "1", "--callers", "1,8", "--output", "json"]).await;
     assert_eq!(bench.code, 0, "{bench:?}");
     let report = bench.json();
     let rows = report["rows"].as_array().unwrap();
@@ -229,7 +223,7 @@ async fn bench_measures_both_sides_and_no_packet_of_a_single_call_is_held_back()
     let ledger =
         ["bench", "--rounds", "1", "--seconds", "1", "--callers", "8", "--entries", "1000", "--output", "json"];
     let folder_and_remote = ["--ledger", folder.path().to_str().unwrap(), "--remote"];
-    let others = at(&site, &[&ledger[..], &folder_and_remote].concat()).await;
+    let others = toolbus_at(&site, &[&ledger[..], &folder_and_remote].concat()).await;
     assert_eq!(others.code, 0, "{others:?}");
     let report = others.json();
     for (other, side) in ["recorded, SQLite", "passed on"].into_iter().enumerate() {

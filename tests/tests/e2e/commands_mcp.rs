@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 use toolbus_e2e::mcp::{Workplace, ready};
 use toolbus_e2e::namespace::BrokerNamespace;
-use toolbus_e2e::program::{Run, toolbus};
+use toolbus_e2e::program::{Run, toolbus, toolbus_at};
 
 const LONG: &str = "trigger-long-running-operation";
 /// First bytes of every PNG file.
@@ -14,9 +14,7 @@ const DESK: &str = "[identity]\ntrust_headers = true\n[agents.ana]\ntoolsets = [
 
 /// Runs `toolbus call` with the names of this site.
 async fn call(site: &BrokerNamespace, arguments: &[&str]) -> Run {
-    let names = site.arguments();
-    let names: Vec<&str> = names.iter().map(String::as_str).collect();
-    toolbus(&[&["call"], arguments, &names].concat()).await
+    toolbus_at(site, &[&["call"], arguments].concat()).await
 }
 
 /// A server whose tool `get-env` tells this.

@@ -12,15 +12,13 @@ use toolbus_e2e::backend::Backend;
 use toolbus_e2e::client::Client;
 use toolbus_e2e::daemon::Daemon;
 use toolbus_e2e::namespace::BrokerNamespace;
-use toolbus_e2e::program::{Run, binary, toolbus};
+use toolbus_e2e::program::{Run, binary, toolbus, toolbus_at};
 use toolbus_testing::patience::eventually;
 use toolbus_testing::rabbit::RabbitNode;
 
 /// Runs `toolbus dlq` on the broker of a test.
 async fn dlq(site: &BrokerNamespace, arguments: &[&str]) -> Run {
-    let site = site.arguments();
-    let words: Vec<&str> = ["dlq"].into_iter().chain(arguments.iter().copied()).collect();
-    toolbus(&site.iter().map(String::as_str).chain(words).collect::<Vec<_>>()).await
+    toolbus_at(site, &[&["dlq"], arguments].concat()).await
 }
 
 /// Has a daemon declare its queues, and end.
@@ -364,9 +362,7 @@ async fn a_user_without_permission_is_told_which_one() {
 async fn under_verified_identity_only_its_sender_can_send_a_request_again() {
     let site = declared("").await;
     fill(&site, numbered(1, 10)).await;
-    let mut words = site.arguments();
-    words.extend(["--set", "identity.source=broker", "dlq", "replay"].map(str::to_owned));
-    let done = toolbus(&words.iter().map(String::as_str).collect::<Vec<_>>()).await;
+    let done = dlq(&site, &["replay", "--set", "identity.source=broker"]).await;
     assert!(done.code == 1 && done.out.contains("only its sender can send it again"), "{done:?}");
     assert_eq!(ids(&site, &site.dead_letters()).await, ["m00000"]);
 }

@@ -7,7 +7,7 @@ use toolbus_e2e::client::{Client, Request};
 use toolbus_e2e::daemon::Daemon;
 use toolbus_e2e::message::Message;
 use toolbus_e2e::namespace::BrokerNamespace;
-use toolbus_e2e::program::{toolbus, toolbus_in};
+use toolbus_e2e::program::{toolbus, toolbus_at, toolbus_in};
 use toolbus_testing::patience::eventually;
 use toolbus_testing::rabbit::RabbitNode;
 
@@ -342,10 +342,7 @@ async fn the_command_calls_as_the_login_that_it_has() {
         ("ana", vec!["for_ana"], 3),
     ] {
         let site = BrokerNamespace { url: url_of(user).await, ..fixture.site.clone() };
-        let arguments = [vec!["call".to_owned(), "id=called".to_owned()], site.arguments()].concat();
-        let mut arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
-        arguments.splice(1..1, words.iter().copied());
-        let called = toolbus(&arguments).await;
+        let called = toolbus_at(&site, &[&["call"], &words[..], &["id=called"]].concat()).await;
         assert_eq!(called.code, code, "{user} {words:?}: {called:?}");
     }
     assert_eq!(fixture.backend.count("called"), 2);
@@ -410,9 +407,7 @@ async fn the_configuration_of_the_recipe_separates_its_agents() {
         assert_eq!(unsigned.code(), "tool_not_found", "{user} without user_id");
     }
     let operator = BrokerNamespace { url: fixture.url("operator"), ..fixture.site.clone() };
-    let call = ["call", "get_weather", "city=Lima"].map(str::to_owned).to_vec();
-    let call = [call, operator.arguments()].concat();
-    let called = toolbus(&call.iter().map(String::as_str).collect::<Vec<_>>()).await;
+    let called = toolbus_at(&operator, &["call", "get_weather", "city=Lima"]).await;
     assert_eq!((called.code, called.out.trim()), (0, "worked for Lima"), "{called:?}");
     assert_eq!(backend.total(), 2);
     daemon.stop(&fixture.site).await;

@@ -13,7 +13,7 @@ use toolbus_e2e::client::{Client, Request};
 use toolbus_e2e::daemon::Daemon;
 use toolbus_e2e::message::Message;
 use toolbus_e2e::namespace::BrokerNamespace;
-use toolbus_e2e::program::toolbus;
+use toolbus_e2e::program::toolbus_at;
 use toolbus_e2e::stdio::Stdio;
 use toolbus_testing::patience::eventually;
 
@@ -273,9 +273,7 @@ async fn the_daemon_needs_no_more_than_the_recipe_gives_it() {
     assert_eq!(direct.call("echo", &json!({"text": "direct"})).await.content(), "direct", "without a queue of its own");
 
     let operator = BrokerNamespace { url: fixture.url("operator"), ..fixture.site.clone() };
-    let arguments =
-        [vec!["call".to_owned(), "echo".to_owned(), "text=called".to_owned()], operator.arguments()].concat();
-    let called = toolbus(&arguments.iter().map(String::as_str).collect::<Vec<_>>()).await;
+    let called = toolbus_at(&operator, &["call", "echo", "text=called"]).await;
     assert_eq!((called.code, called.out.trim()), (0, "called"), "{called:?}");
 
     ana.send(&ana.request("echo", &json!({"text": "lost"})).reply_to("tool.result.nobody")).await;
