@@ -374,13 +374,6 @@ mod tests {
     }
 
     #[test]
-    fn the_order_in_which_a_server_lists_is_no_change() {
-        let mut source = SourceRecord::first_seen(&here(&FIRST), Level::Hold, at("1"));
-        let reversed = here(&[FIRST[1], FIRST[0]]);
-        assert_eq!(source.observe(&reversed, Level::Hold, at("2")), Observation::default());
-    }
-
-    #[test]
     fn where_changes_are_told_only_the_record_follows_them() {
         let mut source = SourceRecord::first_seen(&here(&FIRST), Level::Record, at("1"));
         let present = here(&[("read", "Reads all."), ("stat", "Looks.")]);

@@ -629,22 +629,18 @@ fn of_a_body_what_is_sent_is_required_whatever_parameters_are_called() {
 #[test]
 fn members_whose_names_models_cannot_give_stay_in_the_body() {
     let body = json!({"type": "object", "required": ["@type"], "properties": {"@type": {"type": "string"}}});
-    let post = json!({"operationId": "post",
-        "requestBody": {"required": true, "content": {"application/json": {"schema": body}}}});
-    let post =
-        only(read(&document(json!({"/a": {"post": post}}), json!({})), json!({"server": "https://h/"})).unwrap());
-    assert_eq!(schema(&post)["required"], json!(["body"]));
-    assert_eq!(schema(&post)["properties"]["body"]["required"], json!(["@type"]));
+    let body = json!({"required": true, "content": {"application/json": {"schema": body}}});
+    let schema = only_schema(&operation(json!({"requestBody": body})));
+    assert_eq!(schema["required"], json!(["body"]));
+    assert_eq!(schema["properties"]["body"]["required"], json!(["@type"]));
 }
 
 #[test]
 fn headers_of_the_section_are_no_arguments() {
     let parameters = json!([{"name": "X-Tenant", "in": "header", "required": true}, {"name": "q", "in": "query"}]);
-    let get = json!({"operationId": "get", "parameters": parameters});
-    let text = document(json!({"/a": {"get": get}}), json!({}));
-    let get = only(read(&text, json!({"server": "https://h/", "headers": {"x-tenant": "t"}})).unwrap());
-    assert_eq!(schema(&get)["properties"], json!({"q": {}}));
-    assert_eq!(schema(&get).get("required"), None);
+    let fields = json!({"server": "https://h/", "headers": {"x-tenant": "t"}});
+    let schema = schema(&only(read(&operation(json!({"parameters": parameters})), fields).unwrap()));
+    assert_eq!((&schema["properties"], schema.get("required")), (&json!({"q": {}}), None));
 }
 
 #[test]
