@@ -14,9 +14,6 @@ pub(crate) mod row;
 
 use serde_json::json;
 use toolbus_e2e::backend::Backend;
-use toolbus_e2e::daemon::Daemon;
-use toolbus_e2e::namespace::BrokerNamespace;
-use toolbus_testing::patience::eventually;
 
 use self::fixture::{Fixture, tool};
 use self::row::{Row, call};
@@ -148,17 +145,11 @@ async fn nothing_that_can_be_sent_reaches_a_tool_that_is_not_for_its_sender() {
 }
 
 #[tokio::test]
-async fn under_header_identity_a_name_is_believed_so_that_rules_need_the_operators_word() {
+async fn under_header_identity_a_name_is_believed() {
     let fixture = Fixture::start(configuration, &HIDDEN).await;
     // The accepted risk: on a bus that is trusted, whoever writes a name is that agent.
     let as_bruno = call("transfer_money").by("bruno").request(&fixture.client, &fixture.site);
     assert_eq!(fixture.client.exchange(&as_bruno).await.code(), "");
     assert_eq!(fixture.backend.count("transfer_money"), 1);
     fixture.daemon.stop(&fixture.site).await;
-
-    let (site, backend) = (BrokerNamespace::shared().await, Backend::start().await);
-    let unsaid = configuration(&backend).replace("trust_headers = true", "trust_headers = false");
-    let mut daemon = Daemon::spawn(&site, &unsaid, &[]);
-    assert_ne!(daemon.ended().await.code(), Some(0));
-    eventually("the reason", async || daemon.text().contains("trust_headers").then_some(())).await;
 }

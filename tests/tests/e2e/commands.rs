@@ -134,14 +134,6 @@ async fn what_the_broker_refuses_is_told_at_once_and_not_as_out_of_reach() {
     }
 }
 
-/// The call was made, and ended with the exit code of a command that was mistaken.
-#[tokio::test]
-async fn a_folder_for_files_that_cannot_be_written_is_told_before_the_call() {
-    let run = toolbus(&["call", "echo", "text=x", "--save", "/dev/null/files"]).await;
-    assert_eq!((run.code, run.out.as_str()), (2, ""), "{run:?}");
-    assert!(run.err.contains("the folder `/dev/null/files` of --save cannot be used"), "{run:?}");
-}
-
 #[tokio::test]
 async fn a_script_is_run_where_there_is_no_configuration() {
     let run = toolbus(&["call", "execute_python_script", "script=print(6*7)"]).await;

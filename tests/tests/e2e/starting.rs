@@ -68,30 +68,6 @@ async fn a_queue_with_other_arguments_stops_the_daemon_with_what_to_do() {
 }
 
 #[tokio::test]
-async fn a_port_that_is_taken_and_a_mistaken_configuration_stop_the_daemon() {
-    let site = BrokerNamespace::shared().await;
-    let daemon = Daemon::start(&site, ECHO).await;
-    let taken = format!("[http]\nlisten = \"{}\"\n", daemon.listen());
-    let mut second = Daemon::spawn(&site, &taken, &[]);
-    assert_eq!(second.ended().await.code(), Some(1));
-    assert!(second.text().contains("http.listen"), "{}", second.text());
-
-    let mut mistaken = Daemon::spawn(&site, "[bus]\nnam = \"x\"\n", &[]);
-    assert_eq!(mistaken.ended().await.code(), Some(2));
-    assert!(mistaken.text().contains("bus.nam"), "{}", mistaken.text());
-    daemon.stop(&site).await;
-}
-
-#[tokio::test]
-async fn a_required_tool_that_nothing_registers_stops_the_daemon() {
-    let site = BrokerNamespace::shared().await;
-    let mut daemon = Daemon::spawn(&site, "[tools]\nrequired = [\"current_time\", \"absent\"]\n", &[]);
-    assert_eq!(daemon.ended().await.code(), Some(2));
-    let told = daemon.text();
-    assert!(told.contains("tools.required") && told.contains("absent"), "{told}");
-}
-
-#[tokio::test]
 async fn no_connection_to_the_broker_holds_small_packets_back() {
     let site = BrokerNamespace::shared().await;
     let daemon = Daemon::start(&site, ECHO).await;

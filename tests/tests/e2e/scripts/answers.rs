@@ -5,7 +5,6 @@ use toolbus_e2e::client::Client;
 use toolbus_e2e::daemon::Daemon;
 use toolbus_e2e::metrics::attribute;
 use toolbus_e2e::namespace::BrokerNamespace;
-use toolbus_e2e::program::toolbus_in;
 use toolbus_testing::otlp::Receiver;
 use toolbus_testing::otlp::proto::trace::v1::Span;
 use toolbus_testing::otlp::proto::trace::v1::status::StatusCode;
@@ -145,34 +144,4 @@ fn with_pip() -> &'static str {
         asked.is_ok_and(|asked| asked.status.success())
     };
     ["/usr/bin/python3", "/usr/local/bin/python3", "python3"].into_iter().find(has_pip).unwrap()
-}
-
-#[tokio::test]
-async fn call_takes_a_script_from_a_file_and_from_standard_input_over_the_bus() {
-    let site = BrokerNamespace::shared().await;
-    let daemon = start(&site, SCRIPT).await;
-    std::fs::write(daemon.folder().join("job.py"), "print('from', 'a file')").unwrap();
-    let names = site.arguments();
-    let names: Vec<&str> = names.iter().map(String::as_str).collect();
-    let called =
-        toolbus_in(daemon.folder(), &[&["call", "execute_python_script", "script=@job.py"], &*names].concat()).await;
-    assert_eq!((called.code, &*called.out), (0, "from a file\n"), "{called:?}");
-
-    let mut child = tokio::process::Command::new(toolbus_e2e::program::binary())
-        .args(["call", "execute_python_script", "script=@-"])
-        .args(names)
-        .env_clear()
-        .envs(PATH)
-        .current_dir(daemon.folder())
-        .stdin(std::process::Stdio::piped())
-        .stdout(std::process::Stdio::piped())
-        .kill_on_drop(true)
-        .spawn()
-        .unwrap();
-    let mut stdin = child.stdin.take().unwrap();
-    tokio::io::AsyncWriteExt::write_all(&mut stdin, b"print('from', 'a pipe')").await.unwrap();
-    drop(stdin);
-    let output = child.wait_with_output().await.unwrap();
-    assert_eq!((output.status.code(), &*output.stdout), (Some(0), &b"from a pipe\n"[..]));
-    daemon.stop(&site).await;
 }

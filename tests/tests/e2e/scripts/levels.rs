@@ -5,7 +5,7 @@ use toolbus_e2e::client::Client;
 use toolbus_e2e::daemon::Daemon;
 use toolbus_e2e::namespace::BrokerNamespace;
 
-use super::setup::{PATH, SCRIPT, WITHOUT_NAMESPACES, call, start, start_by, status};
+use super::setup::{PATH, SCRIPT, WITHOUT_NAMESPACES, call, start_by, status, with_client};
 
 #[tokio::test]
 async fn the_daemon_does_not_start_where_less_keeps_scripts_in_than_is_required() {
@@ -28,14 +28,8 @@ async fn the_daemon_does_not_start_where_less_keeps_scripts_in_than_is_required(
 }
 
 #[tokio::test]
-async fn the_runner_that_keeps_scripts_from_nothing_wants_that_to_be_understood() {
-    let site = BrokerNamespace::shared().await;
-    let mut refused = Daemon::spawn(&site, "[script]\nrunner = \"local\"\n", &PATH);
-    assert_ne!(refused.ended().await.code(), Some(0));
-    assert!(refused.text().contains("script.local.i_understand"), "{}", refused.text());
-
-    let daemon = start(&site, "[script]\nrunner = \"local\"\nlocal = { i_understand = true }\n").await;
-    let client = Client::connect(&site).await;
+async fn a_runner_that_keeps_scripts_from_nothing_can_be_had() {
+    let (site, daemon, client) = with_client("[script]\nrunner = \"local\"\nlocal = { i_understand = true }\n").await;
     let reply = client.exchange(&call(&client, "print(open('/etc/passwd').read(4))", &json!({}))).await;
     assert_eq!(reply.content(), "root\n");
     assert_eq!(status(&daemon).await["runner"], "local");
