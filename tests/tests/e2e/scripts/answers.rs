@@ -9,7 +9,7 @@ use toolbus_testing::otlp::Receiver;
 use toolbus_testing::otlp::proto::trace::v1::Span;
 use toolbus_testing::otlp::proto::trace::v1::status::StatusCode;
 
-use super::setup::{PATH, SCRIPT, call, start, start_by, with_client};
+use super::setup::{PATH, SCRIPT, call, start_by, with_client};
 
 /// Makes a wheel of the package `local_lib`.
 const WHEEL: &str = r"
