@@ -122,20 +122,6 @@ async fn a_peer_that_asks_for_an_unknown_tool_gets_the_peers_error() {
 }
 
 #[tokio::test]
-async fn an_answer_without_an_address_goes_to_the_default_topic() {
-    let (site, daemon, client) = world().await;
-    client.bind("tool.result").await;
-    let body = r#"{"toolCallId":"call_1","toolName":"echo","arguments":"{\"text\":\"to all\"}"}"#;
-    let mut request = peers_request(&client, body);
-    request.properties = lapin::BasicProperties::default()
-        .with_type("RockBot.Tools.ToolInvokeRequest".into())
-        .with_correlation_id(request.correlation.as_str().into());
-    let reply = client.exchange(&request).await;
-    assert_eq!((reply.routing_key.as_str(), reply.content().as_str()), ("tool.result", "to all"));
-    daemon.stop(&site).await;
-}
-
-#[tokio::test]
 async fn two_daemons_share_the_requests_of_one_queue() {
     let site = BrokerNamespace::shared().await;
     let one = Daemon::start(&site, "[bus]\nname = \"one\"\n[tools]\necho = true\n").await;

@@ -81,15 +81,6 @@ async fn a_call_in_a_circle_of_daemons_is_refused() {
     other.stop(&elsewhere).await;
 }
 
-#[tokio::test]
-async fn a_daemon_that_is_away_is_told_without_its_topic() {
-    let (site, front, client) = Daemon::with_client(FRONT).await;
-    let reply = client.exchange(&client.request("lab.echo", &json!({"text": "hi"})).by("ana")).await;
-    assert_eq!((reply.code().as_str(), &reply.body()["isRetryable"]), ("execution_failed", &json!(true)));
-    insta::assert_snapshot!(reply.body()["message"].as_str().unwrap(), @"Tool 'lab.echo' was not called: no daemon takes its calls now.");
-    front.stop(&site).await;
-}
-
 /// A call is dropped as soon as it is cancelled, before anything can be published.
 #[tokio::test]
 async fn a_cancelled_call_is_cancelled_at_the_other_daemon_each_time() {
