@@ -23,29 +23,22 @@ fn call(daemon: &Daemon, times: usize) {
     }
 }
 
-async fn a_collector_that_hangs(protocol: Protocol) {
-    let receiver = Receiver::start().await.unwrap();
-    receiver.behave(Behaviour::Hang);
-    let daemon = Daemon::start(&receiver, protocol, &OFTEN);
-    call(&daemon, 1);
-    eventually("an export that hangs", async || (receiver.attempts() >= 2).then_some(())).await;
-    // Far more spans than may wait.
-    let started = Instant::now();
-    call(&daemon, 2_000);
-    assert!(started.elapsed() < SOON, "calls took {:?}", started.elapsed());
-    let started = Instant::now();
-    daemon.exporters.shutdown(SHORT).await.unwrap_err();
-    assert!(started.elapsed() < SOON, "the end took {:?}", started.elapsed());
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_collector_that_hangs_delays_neither_calls_nor_the_end_over_grpc() {
-    a_collector_that_hangs(Protocol::Grpc).await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_collector_that_hangs_delays_neither_calls_nor_the_end_over_http() {
-    a_collector_that_hangs(Protocol::HttpProtobuf).await;
+async fn a_collector_that_hangs_delays_neither_calls_nor_the_end() {
+    for protocol in [Protocol::Grpc, Protocol::HttpProtobuf] {
+        let receiver = Receiver::start().await.unwrap();
+        receiver.behave(Behaviour::Hang);
+        let daemon = Daemon::start(&receiver, protocol, &OFTEN);
+        call(&daemon, 1);
+        eventually("an export that hangs", async || (receiver.attempts() >= 2).then_some(())).await;
+        // Far more spans than may wait.
+        let started = Instant::now();
+        call(&daemon, 2_000);
+        assert!(started.elapsed() < SOON, "{protocol:?}: calls took {:?}", started.elapsed());
+        let started = Instant::now();
+        daemon.exporters.shutdown(SHORT).await.unwrap_err();
+        assert!(started.elapsed() < SOON, "{protocol:?}: the end took {:?}", started.elapsed());
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -61,34 +54,27 @@ async fn a_pipeline_that_is_only_dropped_holds_nobody_up() {
     }
 }
 
-async fn a_collector_that_refuses(protocol: Protocol) {
-    let receiver = Receiver::start().await.unwrap();
-    receiver.behave(Behaviour::Refuse);
-    let daemon = Daemon::start(&receiver, protocol, &OFTEN);
-    call(&daemon, 3);
-    // A failed export is tried again three times; both signals have then given one up.
-    eventually("exports that fail", async || (receiver.attempts() >= 10).then_some(())).await;
-    receiver.behave(Behaviour::Accept);
-    call(&daemon, 1);
-    eventually("the counts of what was lost", async || {
-        let metrics = metrics(&receiver);
-        let of = |name: &str| metrics.get(name).and_then(|series| series.value(&[])).unwrap_or_default();
-        let (failed, lost) = (of("toolbus.telemetry.failed_exports"), of("toolbus.telemetry.dropped_spans"));
-        // Metrics are cumulative: none of the calls is lost.
-        (failed >= 1.0 && lost >= 3.0 && of("rockbot.tool.invocations") == 4.0).then_some(())
-    })
-    .await;
-    daemon.end().await;
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_a_collector_refuses_is_counted_and_metrics_catch_up_over_grpc() {
-    a_collector_that_refuses(Protocol::Grpc).await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_a_collector_refuses_is_counted_and_metrics_catch_up_over_http() {
-    a_collector_that_refuses(Protocol::HttpProtobuf).await;
+async fn what_a_collector_refuses_is_counted_and_metrics_catch_up() {
+    for protocol in [Protocol::Grpc, Protocol::HttpProtobuf] {
+        let receiver = Receiver::start().await.unwrap();
+        receiver.behave(Behaviour::Refuse);
+        let daemon = Daemon::start(&receiver, protocol, &OFTEN);
+        call(&daemon, 3);
+        // A failed export is tried again three times; both signals have then given one up.
+        eventually("exports that fail", async || (receiver.attempts() >= 10).then_some(())).await;
+        receiver.behave(Behaviour::Accept);
+        call(&daemon, 1);
+        eventually("the counts of what was lost", async || {
+            let metrics = metrics(&receiver);
+            let of = |name: &str| metrics.get(name).and_then(|series| series.value(&[])).unwrap_or_default();
+            let (failed, lost) = (of("toolbus.telemetry.failed_exports"), of("toolbus.telemetry.dropped_spans"));
+            // Metrics are cumulative: none of the calls is lost.
+            (failed >= 1.0 && lost >= 3.0 && of("rockbot.tool.invocations") == 4.0).then_some(())
+        })
+        .await;
+        daemon.end().await;
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

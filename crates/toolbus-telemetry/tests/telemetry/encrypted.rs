@@ -60,34 +60,27 @@ async fn forward(acceptor: TlsAcceptor, outside: TcpStream, inside: String) {
     drop(copy_bidirectional(&mut outside, &mut inside).await);
 }
 
-async fn behind_tls(protocol: Protocol) {
-    let receiver = Receiver::start().await.unwrap();
-    let proxy = match protocol {
-        Protocol::Grpc => TlsProxy::before(&receiver.grpc_endpoint(), "h2").await,
-        Protocol::HttpProtobuf => TlsProxy::before(&receiver.http_endpoint(), "http/1.1").await,
-    };
-    let weather = tool("weather");
-
-    let stranger = Daemon::with(Some(proxy.endpoint()), protocol, &[], rabbit());
-    Script::of(Some(&weather), OK).tell(&*stranger.telemetry);
-    stranger.exporters.shutdown(LIMIT).await.unwrap_err();
-    assert_eq!(receiver.attempts(), 0, "a collector that nobody vouches for gets nothing");
-
-    let certificate = proxy.certificate.path().to_str().unwrap();
-    let trusting = [("OTEL_EXPORTER_OTLP_CERTIFICATE", certificate)];
-    let daemon = Daemon::with(Some(proxy.endpoint()), protocol, &trusting, rabbit());
-    Script::of(Some(&weather), OK).tell(&*daemon.telemetry);
-    daemon.end().await;
-    assert_eq!(receiver.spans().len(), 3);
-    assert_eq!(metrics(&receiver)["rockbot.tool.invocations"].value(&[]), Some(1.0));
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_collector_behind_tls_is_trusted_by_its_certificate_over_grpc() {
-    behind_tls(Protocol::Grpc).await;
-}
+async fn a_collector_behind_tls_is_trusted_by_its_certificate() {
+    for protocol in [Protocol::Grpc, Protocol::HttpProtobuf] {
+        let receiver = Receiver::start().await.unwrap();
+        let proxy = match protocol {
+            Protocol::Grpc => TlsProxy::before(&receiver.grpc_endpoint(), "h2").await,
+            Protocol::HttpProtobuf => TlsProxy::before(&receiver.http_endpoint(), "http/1.1").await,
+        };
+        let weather = tool("weather");
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_collector_behind_tls_is_trusted_by_its_certificate_over_http() {
-    behind_tls(Protocol::HttpProtobuf).await;
+        let stranger = Daemon::with(Some(proxy.endpoint()), protocol, &[], rabbit());
+        Script::of(Some(&weather), OK).tell(&*stranger.telemetry);
+        stranger.exporters.shutdown(LIMIT).await.unwrap_err();
+        assert_eq!(receiver.attempts(), 0, "{protocol:?}: a collector that nobody vouches for gets nothing");
+
+        let certificate = proxy.certificate.path().to_str().unwrap();
+        let trusting = [("OTEL_EXPORTER_OTLP_CERTIFICATE", certificate)];
+        let daemon = Daemon::with(Some(proxy.endpoint()), protocol, &trusting, rabbit());
+        Script::of(Some(&weather), OK).tell(&*daemon.telemetry);
+        daemon.end().await;
+        assert_eq!(receiver.spans().len(), 3, "{protocol:?}");
+        assert_eq!(metrics(&receiver)["rockbot.tool.invocations"].value(&[]), Some(1.0));
+    }
 }

@@ -106,12 +106,6 @@ async fn an_answer_of_the_largest_size_is_a_result_and_one_byte_more_is_not() {
 }
 
 #[tokio::test]
-async fn text_is_decoded_by_its_charset() {
-    let latin = answered(200, &[("content-type", "text/plain; charset=iso-8859-1")], b"gr\xfcn").await;
-    assert_eq!(latin, Ok(ToolOutput::text("grün")));
-}
-
-#[tokio::test]
 async fn an_answer_that_is_not_text_is_invalid_and_its_type_is_named() {
     let failure = answered(200, &[("content-type", "image/png")], b"\x89PNG\r\n\x1a\n\0").await.unwrap_err();
     assert_eq!(failure.cause, Cause::InvalidResult);
