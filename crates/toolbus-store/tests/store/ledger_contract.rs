@@ -66,17 +66,17 @@ impl Subject {
     }
 }
 
-fn key(number: u64) -> RequestKey {
+pub(crate) fn key(number: u64) -> RequestKey {
     let mut bytes = [7; 32];
     bytes[..8].copy_from_slice(&number.to_le_bytes());
     RequestKey(bytes)
 }
 
-fn token(run: u8) -> RunToken {
+pub(crate) fn token(run: u8) -> RunToken {
     RunToken([run; 16])
 }
 
-fn begin(number: u64, run: u8) -> Begin {
+pub(crate) fn begin(number: u64, run: u8) -> Begin {
     Begin {
         key: key(number),
         fingerprint: Fingerprint([9; 32]),

@@ -1,46 +1,36 @@
 //! Entries that a ledger in a file keeps when its process ends.
 
 use std::path::Path;
-use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use rusqlite::Connection;
 use toolbus_core::Clock;
-use toolbus_core::ledger::{
-    Begin, Begun, ENTRY_BYTES, EntryState, Fingerprint, Finished, Ledger, LedgerLimits, RequestKey, RunToken,
-};
+use toolbus_core::ledger::{Begun, ENTRY_BYTES, EntryState, Finished, Ledger, LedgerLimits};
 use toolbus_core::store::{Store, StoreError};
 use toolbus_store::{Sqlite, SqliteLedger};
 
+use crate::ledger_contract::{begin, key, token};
 use crate::place;
-
-const KEY: RequestKey = RequestKey([1; 32]);
-const RUN: RunToken = RunToken([2; 16]);
 
 fn open(path: &Path) -> SqliteLedger {
     let limits = LedgerLimits { max_entries: 100, max_bytes: 1024 * 1024 };
     SqliteLedger::open(path, limits, Clock::SYSTEM).unwrap()
 }
 
-fn begin(run: RunToken) -> Begin {
-    let (fingerprint, instance) = (Fingerprint([3; 32]), Arc::from("one"));
-    Begin { key: KEY, fingerprint, run, instance, ttl: Duration::from_secs(3600), replaces: false }
-}
-
 #[tokio::test]
 async fn what_began_and_how_it_was_answered_is_there_after_opening_again() {
     let (_folder, path) = place("store.db");
-    assert_eq!(open(&path).begin(begin(RUN)).await, Ok(Begun::Begun));
+    assert_eq!(open(&path).begin(begin(1, 2)).await, Ok(Begun::Begun));
     let again = open(&path);
-    let started = EntryState::Started { run: RUN, instance: "one".into(), is_live: false };
-    assert_eq!(again.look_up(KEY).await.unwrap().unwrap().state, started);
+    let started = EntryState::Started { run: token(2), instance: "one".into(), is_live: false };
+    assert_eq!(again.look_up(key(1)).await.unwrap().unwrap().state, started);
     assert_eq!(again.usage().bytes, ENTRY_BYTES);
-    assert_eq!(again.finish(KEY, RUN, Bytes::from_static(b"paid")).await, Ok(Finished::Stored));
+    assert_eq!(again.finish(key(1), token(2), Bytes::from_static(b"paid")).await, Ok(Finished::Stored));
     drop(again);
     let third = open(&path);
     let answered = EntryState::Answered(Bytes::from_static(b"paid"));
-    assert_eq!(third.look_up(KEY).await.unwrap().unwrap().state, answered);
+    assert_eq!(third.look_up(key(1)).await.unwrap().unwrap().state, answered);
     assert_eq!((third.usage().entries, third.usage().bytes), (1, ENTRY_BYTES + 4));
 }
 
@@ -48,15 +38,14 @@ async fn what_began_and_how_it_was_answered_is_there_after_opening_again() {
 async fn of_two_processes_that_share_a_file_one_begins_and_one_answers() {
     let (_folder, path) = place("store.db");
     let (one, other) = (open(&path), open(&path));
-    let second = RunToken([9; 16]);
-    assert_eq!(one.begin(begin(RUN)).await, Ok(Begun::Begun));
-    assert!(matches!(other.begin(begin(second)).await, Ok(Begun::Known(_))));
+    assert_eq!(one.begin(begin(1, 2)).await, Ok(Begun::Begun));
+    assert!(matches!(other.begin(begin(1, 9)).await, Ok(Begun::Known(_))));
     one.renew("one".into(), Duration::from_secs(60)).await.unwrap();
-    let state = other.look_up(KEY).await.unwrap().unwrap().state;
+    let state = other.look_up(key(1)).await.unwrap().unwrap().state;
     assert!(matches!(state, EntryState::Started { is_live: true, .. }), "{state:?}");
-    assert_eq!(other.finish(KEY, RUN, Bytes::from_static(b"unknown")).await, Ok(Finished::Stored));
+    assert_eq!(other.finish(key(1), token(2), Bytes::from_static(b"unknown")).await, Ok(Finished::Stored));
     let first = Bytes::from_static(b"unknown");
-    assert_eq!(one.finish(KEY, RUN, Bytes::from_static(b"paid")).await, Ok(Finished::Superseded(first)));
+    assert_eq!(one.finish(key(1), token(2), Bytes::from_static(b"paid")).await, Ok(Finished::Superseded(first)));
 }
 
 #[tokio::test]
@@ -69,7 +58,7 @@ async fn a_ledger_joins_the_file_of_a_store_that_has_none() {
         .unwrap()
         .execute_batch("DROP TABLE ledger; DROP TABLE ledger_leases; DROP TABLE ledger_usage; PRAGMA user_version = 1")
         .unwrap();
-    assert_eq!(open(&path).begin(begin(RUN)).await, Ok(Begun::Begun));
+    assert_eq!(open(&path).begin(begin(1, 2)).await, Ok(Begun::Begun));
     assert_eq!(Sqlite::open(&path).unwrap().get("a", "key").await, Ok(Some(b"one".to_vec())));
 }
 
@@ -79,9 +68,9 @@ async fn an_operation_that_fails_says_so_and_leaves_nothing() {
     let ledger = open(&path);
     let other = Connection::open(&path).unwrap();
     other.execute_batch("ALTER TABLE ledger RENAME TO moved").unwrap();
-    let error = ledger.begin(begin(RUN)).await.unwrap_err();
+    let error = ledger.begin(begin(1, 2)).await.unwrap_err();
     assert!(matches!(&error, StoreError::Failed(why) if why.contains("no such table: ledger")), "{error}");
     other.execute_batch("ALTER TABLE moved RENAME TO ledger").unwrap();
-    assert_eq!(ledger.look_up(KEY).await, Ok(None));
-    assert_eq!(ledger.begin(begin(RUN)).await, Ok(Begun::Begun), "it goes on");
+    assert_eq!(ledger.look_up(key(1)).await, Ok(None));
+    assert_eq!(ledger.begin(begin(1, 2)).await, Ok(Begun::Begun), "it goes on");
 }

@@ -9,10 +9,10 @@ use bytes::Bytes;
 use proptest::collection::vec;
 use proptest::prelude::*;
 use toolbus_core::Clock;
-use toolbus_core::ledger::{
-    Begin, Begun, EntryState, Fingerprint, Finished, Ledger, LedgerEntry, LedgerLimits, RequestKey, RunToken,
-};
+use toolbus_core::ledger::{Begin, Begun, EntryState, Fingerprint, Finished, Ledger, LedgerEntry, LedgerLimits};
 use toolbus_store::{MemoryLedger, SqliteLedger};
+
+use crate::ledger_contract::{key, token};
 
 const LIMITS: LedgerLimits = LedgerLimits { max_entries: 100, max_bytes: 1024 * 1024 };
 const TTL: u64 = 3600;
@@ -129,18 +129,18 @@ impl Simple {
 
 async fn take(ledger: &dyn Ledger, step: &Step) -> Given {
     match *step {
-        Step::LookUp(key) => Given::Entry(ledger.look_up(self::key(key)).await.unwrap()),
+        Step::LookUp(key) => Given::Entry(ledger.look_up(self::key(key.into())).await.unwrap()),
         Step::Begin { key, run, replaces } => {
             let (fingerprint, ttl) = (Fingerprint([9; 32]), Duration::from_secs(TTL));
-            let key = self::key(key);
+            let key = self::key(key.into());
             let begin = Begin { key, fingerprint, run: token(run), instance: instance(run), ttl, replaces };
             Given::Begun(ledger.begin(begin).await.unwrap())
         }
         Step::Finish { key, run, reply } => {
-            Given::Finished(ledger.finish(self::key(key), token(run), bytes(reply)).await.unwrap())
+            Given::Finished(ledger.finish(self::key(key.into()), token(run), bytes(reply)).await.unwrap())
         }
         Step::Release { key, run } => {
-            ledger.release(self::key(key), token(run)).await.unwrap();
+            ledger.release(self::key(key.into()), token(run)).await.unwrap();
             Given::Nothing
         }
         Step::Renew(run) => {
@@ -149,14 +149,6 @@ async fn take(ledger: &dyn Ledger, step: &Step) -> Given {
         }
         Step::Pass(_) | Step::Reopen => Given::Nothing,
     }
-}
-
-fn key(number: u8) -> RequestKey {
-    RequestKey([number; 32])
-}
-
-fn token(run: u8) -> RunToken {
-    RunToken([run; 16])
 }
 
 fn instance(run: u8) -> Arc<str> {

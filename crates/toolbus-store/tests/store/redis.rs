@@ -4,12 +4,14 @@ use std::time::Duration;
 use bytes::Bytes;
 use tokio::time::timeout;
 use toolbus_core::Clock;
-use toolbus_core::ledger::{Begin, Begun, EntryState, Fingerprint, Ledger, LedgerLimits, RequestKey, RunToken};
+use toolbus_core::ledger::{Begin, Begun, EntryState, Ledger, LedgerLimits};
 use toolbus_core::store::Store;
 use toolbus_store::{Redis, RedisLedger, RedisSettings, RedisTls};
 use toolbus_testing::patience::eventually;
 use toolbus_testing::proxy::Proxy;
 use toolbus_testing::redis::{PASSWORD, RedisServer, url_at};
+
+use crate::ledger_contract::{begin, key, token};
 
 /// Longer than any operation may take.
 const LONGEST: Duration = Duration::from_secs(20);
@@ -191,15 +193,8 @@ async fn more_operations_than_may_be_in_flight_wait_for_their_turn() {
     assert_eq!(store.list("a").await.unwrap().len(), 1000);
 }
 
-fn begin(number: u8, run: u8, ttl: Duration) -> Begin {
-    Begin {
-        key: RequestKey([number; 32]),
-        fingerprint: Fingerprint([9; 32]),
-        run: RunToken([run; 16]),
-        instance: "one".into(),
-        ttl,
-        replaces: false,
-    }
+fn lasting(ttl: Duration, number: u64, run: u8) -> Begin {
+    Begin { ttl, ..begin(number, run) }
 }
 
 /// The ledger of one of two replicas.
@@ -214,14 +209,14 @@ async fn of_two_replicas_that_begin_a_request_one_does_and_the_other_sees_its_an
     let (one, other) = (ledger_of(&server), ledger_of(&server));
     let mut begun = 0;
     for number in 0..100 {
-        let both = (one.begin(begin(number, 1, LONGEST)), other.begin(begin(number, 2, LONGEST)));
+        let both = (one.begin(lasting(LONGEST, number, 1)), other.begin(lasting(LONGEST, number, 2)));
         let (first, second) = tokio::join!(both.0, both.1);
         begun += [first, second].into_iter().filter(|result| *result == Ok(Begun::Begun)).count();
     }
     assert_eq!(begun, 100);
-    one.begin(begin(200, 1, LONGEST)).await.unwrap();
-    one.finish(RequestKey([200; 32]), RunToken([1; 16]), Bytes::from_static(b"paid")).await.unwrap();
-    let found = other.look_up(RequestKey([200; 32])).await.unwrap().unwrap();
+    one.begin(lasting(LONGEST, 200, 1)).await.unwrap();
+    one.finish(key(200), token(1), Bytes::from_static(b"paid")).await.unwrap();
+    let found = other.look_up(key(200)).await.unwrap().unwrap();
     assert_eq!(found.state, EntryState::Answered(Bytes::from_static(b"paid")));
     assert_eq!(other.usage().entries, 101, "the counts are those of both");
 }
@@ -230,13 +225,14 @@ async fn of_two_replicas_that_begin_a_request_one_does_and_the_other_sees_its_an
 async fn entries_survive_a_killed_server_and_are_removed_by_it_after_their_time() {
     let server = RedisServer::start().await;
     let ledger = ledger_of(&server);
-    ledger.begin(begin(1, 1, LONGEST * 100)).await.unwrap();
+    ledger.begin(lasting(LONGEST * 100, 1, 1)).await.unwrap();
     server.restart().await;
-    let known = eventually("the server to be used again", async || ledger.begin(begin(1, 2, LONGEST)).await.ok()).await;
+    let known =
+        eventually("the server to be used again", async || ledger.begin(lasting(LONGEST, 1, 2)).await.ok()).await;
     assert!(matches!(known, Begun::Known(_)), "{known:?}");
-    ledger.begin(begin(2, 1, Duration::from_millis(100))).await.unwrap();
+    ledger.begin(lasting(Duration::from_millis(100), 2, 1)).await.unwrap();
     eventually("the entry to be removed", async || {
-        let found = ledger.look_up(RequestKey([2; 32])).await.unwrap();
+        let found = ledger.look_up(key(2)).await.unwrap();
         (found.is_none() && server.command("KEYS toolbus:{test}:ledger:entry:*").await == "*1").then_some(())
     })
     .await;
