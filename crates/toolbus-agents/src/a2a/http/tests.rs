@@ -198,7 +198,8 @@ fn a_task_that_was_not_surely_refused_may_have_begun() {
 /// Looks at a task; returns what is found, and how many of the agent's results are left.
 async fn looked(results: Vec<Value>) -> (Result<AgentTaskState, String>, usize) {
     let site = Site::serving(ours(), [("GetTask", results)]).await;
-    let found = site.agent.look_later(&site.exchange(), "t1", "remote-1", &mut Duration::ZERO).await;
+    let mut wait = Duration::ZERO;
+    let found = site.agent.look_later(&site.exchange(), "t1", "remote-1", &mut wait).await;
     let left = site.fake.results.lock()["GetTask"].len();
     (found.map(|progress| progress.result.state).map_err(|error| error.to_string()), left)
 }
