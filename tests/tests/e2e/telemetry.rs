@@ -140,7 +140,7 @@ async fn a_collector_that_is_away_disturbs_no_call_and_no_end() {
 
 #[tokio::test]
 async fn arguments_and_results_are_not_in_the_log() {
-    let (site, mut daemon, client) = Daemon::with_client("[tools]\necho = true\n").await;
+    let (_site, mut daemon, client) = Daemon::with_client("[tools]\necho = true\n").await;
     assert_eq!(client.call("echo", &json!({"text": "my-secret-text"})).await.content(), "my-secret-text");
     client.call("echo", &json!({"text": 7, "my-secret-key": "my-secret-value"})).await;
     let (_, status) = daemon.get("/status").await.unwrap();

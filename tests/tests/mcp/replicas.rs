@@ -64,7 +64,7 @@ async fn code(client: &Client, tool: &str, arguments: &Value) -> String {
 
 #[tokio::test]
 async fn what_is_disabled_at_one_replica_is_disabled_at_the_other_and_enabled_again() {
-    let (site, redis, [one, other]) = replicas().await;
+    let (site, _redis, [one, other]) = replicas().await;
     let client = Client::connect(&site).await;
     for _ in 0..2 {
         switch(&one, "disable").await;
@@ -84,7 +84,7 @@ async fn what_is_disabled_at_one_replica_is_disabled_at_the_other_and_enabled_ag
 
 #[tokio::test]
 async fn a_server_that_is_registered_at_one_replica_answers_at_both_until_it_is_unregistered() {
-    let (site, redis, [one, other]) = replicas().await;
+    let (site, _redis, [one, other]) = replicas().await;
     let client = Client::connect(&site).await;
     let arguments = json!({"server_name": "mine", "command": python(), "arguments": [PROGRAM, "mine", "about", "x"]});
     let register = client.request("mcp_register_server", &arguments).by("ana");

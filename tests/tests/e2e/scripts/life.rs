@@ -34,7 +34,7 @@ async fn a_script_that_is_cancelled_leaves_no_process_within_a_second() {
 
 #[tokio::test]
 async fn a_script_may_finish_while_the_daemon_drains() {
-    let (site, mut daemon, client) = with_client(SCRIPT).await;
+    let (_site, mut daemon, client) = with_client(SCRIPT).await;
     let request = call(&client, "import time\ntime.sleep(1)\nprint('finished')", &json!({}));
     client.send(&request).await;
     running(&daemon).await;
