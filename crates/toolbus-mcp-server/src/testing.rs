@@ -20,7 +20,7 @@ use crate::backend::{Backend, BackendCall, CallerListing, Document, Unavailable}
 use crate::methods::McpServerSettings;
 use crate::server::McpServer;
 
-/// How a call is run.
+/// Runs a call.
 pub(crate) type Run = fn(Arc<Fake>, BackendCall) -> BoxFuture<'static, Result<ToolOutput, ToolFailure>>;
 
 /// Tools and texts, by agent, and what became of calls.

@@ -4,7 +4,7 @@
 //! `discarded` to nothing.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bytes::Bytes;
 use divan::Bencher;
@@ -47,7 +47,7 @@ fn delivery() -> Delivery {
         redelivered: false,
         earlier_deliveries: 0,
         delivery_tag: 1,
-        arrived: Instant::now(),
+        arrived: Clock::SYSTEM.now(),
         settle: Box::new(Settled),
     }
 }

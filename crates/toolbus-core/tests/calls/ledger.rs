@@ -68,7 +68,7 @@ fn content(sent: &Sent) -> &Value {
     &sent.body["content"]
 }
 
-/// What a failed call was answered with: code, outcome, and whether it may be retried.
+/// Reply to a failed call: its code, its outcome, and whether it may be retried.
 pub(crate) fn code(sent: &Sent) -> (&str, &str, bool) {
     let text = |field: &str| sent.body[field].as_str().unwrap_or_default();
     (text("code"), text("outcome"), sent.body["isRetryable"].as_bool().unwrap())

@@ -65,7 +65,7 @@ async fn with_names_told() -> World {
     world
 }
 
-/// What came and what went by the one message of that so far.
+/// Tools that came and tools that went, by the only message of that so far.
 fn changed(world: &World) -> (Value, Value) {
     let all = told(world, "tool.meta.tools.ana");
     let [changed] = &*all else { panic!("{all:?}") };

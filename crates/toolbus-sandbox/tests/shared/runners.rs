@@ -1,4 +1,4 @@
-//! What runners of scripts need in every test.
+//! Runners of scripts for tests.
 
 use std::path::PathBuf;
 use std::time::Duration;
