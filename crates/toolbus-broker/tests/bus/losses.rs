@@ -41,8 +41,9 @@ async fn behind_a_proxy() -> (Proxy, RabbitMq) {
 /// A line that can be broken, and settings of which the first node is behind it and the second is the shared one.
 async fn beside_a_proxy() -> (Proxy, RabbitMqSettings) {
     let (proxy, url) = line().await;
-    let own = settings(&node().await.url());
-    (proxy, RabbitMqSettings { urls: vec![url, own.urls[0].clone()], ..own })
+    let mut settings = settings(&node().await.url());
+    settings.urls.insert(0, url);
+    (proxy, settings)
 }
 
 async fn still_works(bus: &dyn Bus, deliveries: &mut tokio::sync::mpsc::Receiver<toolbus_bus::Delivery>) {

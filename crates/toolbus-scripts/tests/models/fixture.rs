@@ -190,7 +190,7 @@ impl Steps {
     ) -> BoxFuture<'static, Result<ToolOutput, ToolFailure>> {
         let caller = Caller::agent(AgentName::parse(agent).unwrap());
         let mut arguments = arguments.clone();
-        arguments["session"] = json!(true);
+        arguments.as_object_mut().unwrap().insert("session".to_owned(), Value::Bool(true));
         let caller = Caller { session: session.map(Arc::from), has_section: true, ..caller };
         let call = call(&self.tool, caller, &arguments, None);
         Arc::clone(&self.tool.executor).execute_boxed(call)
