@@ -45,21 +45,21 @@ OVERVIEW = dashboard(
         row("Calls"),
         panel("Calls per second", "Answered requests, by how they ended.", "reqps", rate(CALLS, "status")),
         panel(
-            "Failing calls",
+            "Error ratio",
             "Share of the calls whose tool failed or was too slow, without mistakes of callers.",
             "percentunit",
             ratio(CALLS, "job", FAILED),
             limit=0.2,
         ),
         panel(
-            "Time to answer",
+            "Latency",
             "From the arrival of a request to its finished reply, the tool's time included.",
             "ms",
             quantiles(ANSWERED),
             links=traces(),
         ),
         panel(
-            "Time of the daemon itself",
+            "Overhead",
             "The part of a call's time that is the daemon's and not the tool's.",
             "s",
             quantiles("toolbus_overhead_duration_seconds"),
@@ -125,7 +125,7 @@ OVERVIEW = dashboard(
             width=8,
         ),
         panel(
-            "Time until a confirm",
+            "Publisher confirm latency",
             "From the publishing of a reply to the broker's confirm.",
             "s",
             quantiles("messaging_client_operation_duration_seconds"),
@@ -221,14 +221,14 @@ TOOLS = dashboard(
     [
         panel("Calls per second", "Answered requests, by tool.", "reqps", rate(CALLS, "tool_name", THE_TOOL)),
         panel(
-            "Failing calls",
+            "Error ratio by tool",
             "Share of a tool's calls that failed or were too slow, without mistakes of callers.",
             "percentunit",
             ratio(CALLS, "tool_name", FAILED, THE_TOOL),
             limit=0.2,
         ),
         panel(
-            "Time to answer",
+            "Latency by tool",
             "What 95 of 100 callers wait at most, by tool, the wait for a permit included.",
             "ms",
             quantile(0.95, ANSWERED, "job, tool_name", THE_TOOL),
@@ -316,7 +316,7 @@ AGENTS = dashboard(
             rate(CALLS, "agent, status", f"{THE_AGENT}, {REFUSED}"),
         ),
         panel(
-            "Failing calls",
+            "Error ratio by agent",
             "Share of an agent's calls whose tool failed or was too slow.",
             "percentunit",
             ratio(CALLS, "agent", FAILED, THE_AGENT),
@@ -328,7 +328,7 @@ AGENTS = dashboard(
             ratio(CALLS, "agent", 'status="invalid_arguments"', THE_AGENT),
         ),
         panel(
-            "Time to answer",
+            "Latency by agent",
             "What 95 of 100 calls of an agent wait at most.",
             "ms",
             quantile(0.95, ANSWERED, "job, agent", THE_AGENT),

@@ -1,6 +1,7 @@
 """Calls per second of the client at 64 in flight, against bare RPC with aio-pika on the same broker and daemon.
 
-Starts a broker and a daemon of its own; TOOLBUS_BIN names the daemon's binary, CALLS the calls of one round.
+Starts a broker and a daemon of its own; TOOLBUS_BIN names the daemon's binary, CALLS the calls of one round. The exit
+code is 1 if the median ratio is below 0.8.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from toolbus import Toolbus
 
 IN_FLIGHT = 64
 ROUNDS = 5
+WANTED = 0.8
 CALLS = int(os.environ.get("CALLS", "2000"))
 Call = Callable[[], Awaitable[object]]
 
@@ -90,9 +92,11 @@ if __name__ == "__main__":
     try:
         daemon = Daemon(broker.url(), backend)
         try:
-            print(f"median ratio at {IN_FLIGHT} in flight: {asyncio.run(compare(broker.url())):.2f}")
+            ratio = asyncio.run(compare(broker.url()))
+            print(f"median ratio at {IN_FLIGHT} in flight: {ratio:.2f}")
         finally:
             daemon.end()
     finally:
         backend.end()
         broker.end()
+    sys.exit(ratio < WANTED)

@@ -1,7 +1,8 @@
 /**
  * Calls per second of the client at 64 in flight, against bare RPC with amqplib on the same broker and daemon.
  *
- * Starts a broker and a daemon of its own; TOOLBUS_BIN names the daemon's binary, CALLS the calls of one round.
+ * Starts a broker and a daemon of its own; TOOLBUS_BIN names the daemon's binary, CALLS the calls of one round. The exit
+ * code is 1 if the median ratio is below 0.8.
  */
 
 import { randomUUID } from "node:crypto";
@@ -10,6 +11,7 @@ import { newWorld } from "./tests/support.js";
 
 const IN_FLIGHT = 64;
 const ROUNDS = 5;
+const WANTED = 0.8;
 const CALLS = Number(process.env.CALLS ?? 4000);
 
 /** Calls per second. */
@@ -58,7 +60,8 @@ for (let round = 0; round <= ROUNDS; round++) {
   ratios.push(ratio);
   console.log(`bare ${ofBare.toFixed(0)}/s, client ${ofClient.toFixed(0)}/s, ratio ${ratio.toFixed(2)}`);
 }
-const median = ratios.sort()[ROUNDS >> 1] ?? 0;
+const median = ratios.sort((a, b) => a - b)[ROUNDS >> 1] ?? 0;
 console.log(`median ratio at ${IN_FLIGHT} in flight: ${median.toFixed(2)}`);
+process.exitCode = median < WANTED ? 1 : 0;
 await bus.close();
 await connection.close();

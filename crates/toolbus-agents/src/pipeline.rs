@@ -205,8 +205,8 @@ fn descriptor(config: &PipelinesConfig) -> ToolDescriptor {
             },
             "on_failure": text("`stop` (default) ends the pipeline, `continue` goes on without this value, `retry 3` \
                 tries again up to three times where that is safe"),
-            "output_to": text("Another name for its value, under which the result has it; without any, the result has \
-                the last value"),
+            "output_to": text("Another name for its value, under which the result has it; the result has the value of the \
+                last step in any case"),
         },
         "required": ["id"],
     });

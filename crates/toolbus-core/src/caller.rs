@@ -237,6 +237,18 @@ mod tests {
     }
 
     #[test]
+    fn hops_that_cannot_be_read_are_the_most_that_there_may_be() {
+        let hops = |value: &str| {
+            let headers = vec![(header::HOPS.to_owned(), value.to_owned())];
+            let envelope = Envelope { headers, ..Envelope::default() };
+            Identity::default().identify(None, &envelope, "tool.invoke").unwrap().hops
+        };
+        // The bus hands a header of another type over as a null character.
+        assert_eq!(["", "0", "3", "9", "-1", "\u{0}"].map(hops), [MAX_HOPS, 0, 3, MAX_HOPS, MAX_HOPS, MAX_HOPS]);
+        assert_eq!(Identity::default().identify(None, &from(None), "tool.invoke").unwrap().hops, 0);
+    }
+
+    #[test]
     fn a_trusted_header_names_the_agent_and_anything_else_is_unknown() {
         let identity = Identity::default();
         assert_eq!(name_of(&identity, None, Some("ana")).as_deref(), Some("ana"));

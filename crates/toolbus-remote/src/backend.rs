@@ -13,7 +13,7 @@ use tokio_util::task::TaskTracker;
 use toolbus_client::{Client, Inbox, Sender, SignedRequest};
 use toolbus_core::caller::{AgentName, Caller};
 use toolbus_core::failure::{Cause, ToolFailure};
-use toolbus_core::tool::{Effect, ToolOutput};
+use toolbus_core::tool::{Effect, ToolOutput, time_text};
 use toolbus_core::{Clock, bus};
 use toolbus_mcp_server::{Backend, BackendCall, CallerListing, Document, Unavailable};
 use toolbus_protocol::{SessionEnd, ToolInvokeRequest, header, message_type, new_message_id, topic};
@@ -92,7 +92,7 @@ impl BackendParts {
             cancelled: &call.cancelled,
             until: Clock::SYSTEM.now() + self.max_timeout + GRACE,
         };
-        let text = || format!("No answer came within {} s. Check that the daemon runs.", self.max_timeout.as_secs());
+        let text = || format!("No answer came within {}. Check that the daemon runs.", time_text(self.max_timeout));
         reply.run().await?.ok_or_else(|| failed(Cause::DeadlineExceeded, &text(), effect))
     }
 

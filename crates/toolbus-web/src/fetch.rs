@@ -11,6 +11,7 @@ use reqwest::header::{ACCEPT, ACCEPT_LANGUAGE, CONTENT_TYPE, HeaderMap, HeaderVa
 use reqwest::{Response, StatusCode};
 use toolbus_config::HumanDuration;
 use toolbus_core::Clock;
+use toolbus_core::tool::rounded_text;
 use toolbus_outbound::egress::{Egress, EgressError, HostLists, Refusal, next_hop};
 use toolbus_outbound::read_growing;
 use url::Url;
@@ -86,7 +87,7 @@ pub(crate) enum FetchError {
     #[error("the connection was lost, or the response is damaged")]
     Lost,
     /// An error of the site.
-    #[error("HTTP {status}{}", .retry_after.map_or_else(String::new, |wait| format!(", try again after {} s", wait.as_secs())))]
+    #[error("HTTP {status}{}", .retry_after.map_or_else(String::new, |wait| format!(", try again after {}", rounded_text(wait))))]
     Status { status: StatusCode, retry_after: Option<Duration> },
     /// The time is over.
     #[error("it was not complete within the time of the call")]

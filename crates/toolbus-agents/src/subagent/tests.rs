@@ -133,6 +133,18 @@ async fn next(queue: &mut mpsc::Receiver<Delivery>) -> Value {
 }
 
 #[tokio::test]
+async fn without_pools_no_pool_can_be_named() {
+    let store = Arc::new(TestStore::default()) as Arc<dyn Store>;
+    let bus = Arc::new(RecordingBus::before(Embedded::new()));
+    let (reported, parts) = (Arc::<CountedReports>::default(), (Clock::manual(), Random::seeded(1)));
+    let subagents = Subagents::new(&SubagentsConfig::default(), &store, bus, reported, "toolbus", parts);
+    let tools = subagents.tools();
+    let spawn = tools.iter().find(|tool| &*tool.descriptor.name == "spawn_subagent").unwrap();
+    let properties = spawn.descriptor.parameters.as_ref().unwrap()["properties"].as_object().unwrap();
+    assert_eq!(properties.keys().collect::<Vec<_>>(), ["context", "description", "timeout_minutes"]);
+}
+
+#[tokio::test]
 async fn a_task_is_offered_to_its_pool_and_its_reports_reach_the_agent_that_gave_it() {
     let fixture = Fixture::new();
     let (mut offers, mut results) = (fixture.queue("subagent.task.thinkers"), fixture.queue("subagent.result.ana"));

@@ -16,7 +16,7 @@ use crate::failure::{Cause, Status, ToolFailure, Verdict};
 use crate::request::{Dialect, Request};
 use crate::telemetry::CallEnd;
 use crate::text::shortened;
-use crate::tool::{Program, ToolOutput};
+use crate::tool::{Program, ToolOutput, rounded_text};
 use crate::{Clock, milliseconds};
 
 /// Largest body of a reply, in bytes: what a broker accepts by default, less room for its own framing.
@@ -305,7 +305,7 @@ fn script_error(
         message = format!("Script {TIMED_OUT}: {message}");
     }
     if let Some(wait) = retry_after {
-        message = format!("{message} Wait at least {} ms.", whole_milliseconds(wait));
+        message = format!("{message} Wait at least {}.", rounded_text(wait));
     }
     ScriptInvokeResponse {
         tool_call_id: call_id.to_owned(),
@@ -402,6 +402,6 @@ mod tests {
     fn any_other_refusal_is_told_as_it_is_and_with_the_wait_where_there_is_one() {
         assert_snapshot!(refused(Code::ToolNotFound, "There is no such tool.", None), @r#"{"toolCallId":"c","output":null,"stderr":"There is no such tool.","exitCode":-1,"isSuccess":false,"elapsedMs":12}"#);
         let wait = Some(Duration::from_micros(1_500_001));
-        assert_snapshot!(refused(Code::RateLimited, "Too often.", wait), @r#"{"toolCallId":"c","output":null,"stderr":"Too often. Wait at least 1501 ms.","exitCode":-1,"isSuccess":false,"elapsedMs":12}"#);
+        assert_snapshot!(refused(Code::RateLimited, "Too often.", wait), @r#"{"toolCallId":"c","output":null,"stderr":"Too often. Wait at least 2 s.","exitCode":-1,"isSuccess":false,"elapsedMs":12}"#);
     }
 }

@@ -135,6 +135,8 @@ mod tests {
             let error = text.parse::<RedisUrl>().unwrap_err();
             assert_eq!(error, expected, "{text}");
             assert!(!error.to_string().contains("hunter2"), "{error}");
+            let is_of_login = !matches!(error, RedisUrlError::Scheme | RedisUrlError::Host);
+            assert_eq!(error.to_string().contains("percent-encode"), is_of_login, "{error}");
         }
     }
 }

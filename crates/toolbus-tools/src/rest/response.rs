@@ -10,7 +10,7 @@ use reqwest::{Response, StatusCode};
 use toolbus_core::failure::{Cause, ToolFailure};
 use toolbus_core::results::{ResultRoom, too_large};
 use toolbus_core::text::{shortened, with_dates};
-use toolbus_core::tool::{ToolCall, ToolOutput};
+use toolbus_core::tool::{ToolCall, ToolOutput, rounded_text};
 use toolbus_outbound::{SendError, read_growing, read_up_to};
 
 use super::credentials::ResponseMask;
@@ -100,7 +100,7 @@ async fn content(
 async fn error(mut response: Response, limit: usize, mask: &ResponseMask) -> Result<String, ToolFailure> {
     let status = response.status();
     let wait = retry_after(response.headers())
-        .map_or_else(String::new, |wait| format!(", try again after {} s", wait.as_secs()));
+        .map_or_else(String::new, |wait| format!(", try again after {}", rounded_text(wait)));
     // The status is the response; a body that breaks off does not change it.
     let (bytes, is_whole) = read_up_to(&mut response, limit).await.unwrap_or_default();
     let content_type = ContentType::of(response.headers());

@@ -87,9 +87,8 @@ pub(super) fn guarded(auth: Arc<HttpAuth>, mcp: Router) -> Router {
 
 /// Refuses requests for another host.
 ///
-/// A page from elsewhere can make a browser send requests here by pointing its own name at this address (DNS
-/// rebinding); the name is then still in `Host`. Literal addresses cannot be made to point anywhere, and are what
-/// probes send.
+/// Prevents DNS rebinding: a website whose name resolves to this address has browsers send requests here, with that name
+/// in `Host`. Literal addresses resolve to nothing else, and are what probes send.
 pub(super) async fn check_host(State(auth): State<Arc<HttpAuth>>, request: Request, next: Next) -> Response {
     if origin::is_ours(&request, &auth.names()) {
         return next.run(request).await;

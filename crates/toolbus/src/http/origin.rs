@@ -69,8 +69,8 @@ fn is_whole(authority: &Authority) -> bool {
 ///
 /// # Errors
 ///
-/// If the origin is neither of this machine nor in `http.allowed_origins`: a browser cannot leave it out, so that no
-/// page from elsewhere uses what is open to programs of this machine.
+/// If the origin is neither of this machine nor in `http.allowed_origins`: a browser always sends it, so that no other
+/// website uses what is open to programs of this machine.
 pub(super) fn page(headers: &HeaderMap, names: &HostNames) -> Result<Option<HeaderValue>, HttpRefusal> {
     let mut origins = headers.get_all(ORIGIN).iter();
     let Some(origin) = origins.next() else { return Ok(None) };

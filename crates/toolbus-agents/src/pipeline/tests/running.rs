@@ -55,6 +55,14 @@ async fn a_later_step_uses_values_of_earlier_ones_as_a_whole_and_in_parts() {
 }
 
 #[tokio::test]
+async fn the_last_value_is_in_the_result_also_beside_named_ones() {
+    let fixture = Fixture::new();
+    let report =
+        fixture.report(json!([with(echo("first", "a"), "output_to", json!("named")), echo("last", "b")])).await;
+    assert_eq!((&report["outputs"], &report["output"]), (&json!({"named": "a"}), &json!("b")));
+}
+
+#[tokio::test]
 async fn integers_beyond_64_bits_keep_their_digits() {
     let fixture = Fixture::new();
     let steps = json!([

@@ -148,9 +148,9 @@ async fn a_call_without_an_answer_ends_with_what_is_known() {
         fixture.asked_on(topic::TOOL_CANCEL).await;
     }
     insta::assert_snapshot!(table, @"
-    DeadlineExceeded timeout true None: No answer came within 120 s. Check that the daemon runs.
-    DeadlineExceeded timeout false Some(Unknown): No answer came within 120 s. Check that the daemon runs. Whether it had its effect is not known: find out before calling again.
-    DeadlineExceeded timeout true Some(Unknown): No answer came within 120 s. Check that the daemon runs. Whether it had its effect is not known: find out before calling again.
+    DeadlineExceeded timeout true None: No answer came within 2 minutes. Check that the daemon runs.
+    DeadlineExceeded timeout false Some(Unknown): No answer came within 2 minutes. Check that the daemon runs. Whether it had its effect is not known: find out before calling again.
+    DeadlineExceeded timeout true Some(Unknown): No answer came within 2 minutes. Check that the daemon runs. Whether it had its effect is not known: find out before calling again.
     ConnectionLost execution_failed true None: The connection to the broker was lost, and no answer has come since.
     ConnectionLost execution_failed false Some(Unknown): The connection to the broker was lost, and no answer has come since. Whether it had its effect is not known: find out before calling again.
     ");
