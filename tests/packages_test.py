@@ -160,6 +160,7 @@ class RabbitMq:
         for command in (names, [str(BROKER / "rabbitmq-server")]):
             self.start(test, command, environment, log, folder)
         wait_for(lambda: self.listens(folder / "console.log"), "the start of RabbitMQ")
+        self.url = f"amqp://guest:guest@127.0.0.1:{self.port}/%2f"
 
     @staticmethod
     def start(test: unittest.TestCase, command: list[str], environment: dict, log, folder: Path):
@@ -222,6 +223,7 @@ class Debian:
         self.assertTrue((root.path("/usr/share") / zsh).read_text("utf-8").startswith("#compdef toolbus"))
         self.assertIn("complete -c toolbus", (root.path("/usr/share") / fish).read_text("utf-8"))
         self.assertLess(first_answer(*root.command(root.folder, "toolbus", "demo")), 60)
+        first_answer(*root.command(root.folder, "toolbus", "demo", "--bus-url", RabbitMq(self).url))
 
     @contextmanager
     def service(self):
@@ -233,7 +235,7 @@ class Debian:
         self.assertEqual((setting["Type"], setting["WorkingDirectory"]), ("notify", STATE))
         # A line of the file `environment` overrides the address, as an operator would.
         self.assertEqual(setting["EnvironmentFile"], "-/etc/toolbus/environment")
-        address, log = {"TOOLBUS__BUS__URL": f"amqp://guest:guest@127.0.0.1:{broker.port}/%2f"}, []
+        address, log = {"TOOLBUS__BUS__URL": broker.url}, []
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as told:
             told.bind(str(root.path("/run/notify")))
             root.path("/run/notify").chmod(0o777)
@@ -390,6 +392,8 @@ class Debian:
         with tarfile.open(archive) as files:
             self.assertEqual({(member.uid, member.gid) for member in files}, {(0, 0)})
         self.assertLess(first_answer(*root.command(root.folder, f"{folder}/usr/bin/toolbus", "demo")), 60)
+        demo = (f"{folder}/usr/bin/toolbus", "demo", "--bus-url", RabbitMq(self).url)
+        first_answer(*root.command(root.folder, *demo))
         root.run(f"{folder}/usr/bin/toolbus", "check", "--config", folder + CONFIGURATION)
 
     def test_dnf_installs_the_rpm_with_what_it_needs_and_removes_it(self):
@@ -404,6 +408,7 @@ class Debian:
         self.assertEqual(root.stat(CONFIGURATION), "640 root:toolbus")
         self.assertTrue(root.run("getent", "passwd", "toolbus").strip().endswith(f":{STATE}:/sbin/nologin"))
         self.assertIn(f"toolbus {VERSION} ", root.run("toolbus", "--version"))
+        first_answer(*root.command(root.folder, "toolbus", "demo", "--bus-url", RabbitMq(self).url))
         root.path(CONFIGURATION).write_text("# edited\n", "utf-8")
         run(*dnf, "remove", "toolbus")
         self.assertFalse(root.path("/usr/bin/toolbus").exists())
@@ -494,6 +499,7 @@ class Wheel(unittest.TestCase):
                 took = f"{installed:.1f} s of pip install, {answered:.2f} s to a reply"
                 print(f"\nPython {version}: {took}", file=sys.stderr)
                 self.assertLess(answered, 5)
+                first_answer(programs / "toolbus", "demo", "--bus-url", RabbitMq(self).url)
                 self.assertIn(f"Version: {VERSION}", run(programs / "pip", "show", "toolbus"))
                 run(programs / "pip", "uninstall", "--yes", "toolbus")
                 self.assertFalse((programs / "toolbus").exists())
