@@ -54,6 +54,34 @@ fn problems_end_with_two_and_are_all_told_on_standard_error() {
 }
 
 #[test]
+fn a_command_needs_its_own_secrets_alone_and_a_check_can_do_without_any() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = "[bus]\nurl = 'embedded'\n[http]\nadmin_token = { env = 'OPERATORS_TOKEN' }\n";
+    std::fs::write(folder.path().join("toolbus.toml"), config).unwrap();
+    let run = |arguments: &[&str]| told(&toolbus_in(folder.path(), arguments, &[]));
+    let (code, told) = run(&["check"]);
+    assert!(code == Some(2) && told.contains("OPERATORS_TOKEN"), "{told}");
+    for arguments in [&["check", "--without-secrets"][..], &["tools"]] {
+        let (code, told) = run(arguments);
+        assert_eq!(code, Some(0), "{told}");
+    }
+}
+
+#[test]
+fn warnings_of_the_configuration_are_told_by_check_and_not_by_other_commands() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = "[bus]\nurl = 'embedded'\n[http]\nadmin_token = 'xxxxxxxxxxxxxxxxxxxxxxxx'\n";
+    std::fs::write(folder.path().join("toolbus.toml"), config).unwrap();
+    let warnings = |arguments: &[&str]| {
+        let (code, told) = told(&toolbus_in(folder.path(), arguments, &[]));
+        assert_eq!(code, Some(0), "{told}");
+        told.matches("a secret here is not removed").count()
+    };
+    assert_eq!(warnings(&["check"]), 1);
+    assert_eq!(warnings(&["tools"]) + warnings(&["call", "current_time", "timezone=UTC"]), 0);
+}
+
+#[test]
 fn every_mistake_of_a_command_is_told_where_there_is_no_shell() {
     let folder = tempfile::tempdir().unwrap();
     let command = "[[commands]]\nname = 'x'\ndescription = 'x'\ncommand = ['no-such-program']\ntimeout = '0s'\n";
