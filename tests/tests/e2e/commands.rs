@@ -95,9 +95,9 @@ async fn call_says_when_nobody_listens_and_when_there_is_no_broker() {
     let mut site = BrokerNamespace::shared().await;
     // The exchange exists, and no daemon.
     Daemon::start(&site, "[invoke]\ntopics = [\"elsewhere\"]\n").await.stop(&site).await;
-    let nobody = toolbus_at(&site, &["call", "echo", "text=x"]).await;
-    assert_eq!(nobody.code, 7, "{nobody:?}");
-    assert!(nobody.err.contains("no daemon takes calls from the queue"), "{nobody:?}");
+    let unanswered = toolbus_at(&site, &["call", "echo", "text=x"]).await;
+    assert_eq!(unanswered.code, 7, "{unanswered:?}");
+    assert!(unanswered.err.contains("no daemon takes calls from the queue"), "{unanswered:?}");
 
     site.url = format!("amqp://guest:hunter2@{NOWHERE}/%2f");
     let away = toolbus_at(&site, &["call", "echo", "text=x"]).await;
@@ -143,9 +143,9 @@ async fn a_script_is_run_where_there_is_no_configuration() {
 #[tokio::test]
 async fn a_call_without_a_daemon_on_a_fresh_broker_says_so_too() {
     let site = BrokerNamespace::shared().await;
-    let nobody = toolbus_at(&site, &["call", "echo", "text=x"]).await;
-    assert_eq!(nobody.code, 7, "{nobody:?}");
-    assert!(nobody.err.contains("no queue of this exchange takes topic `tool.invoke`"), "{nobody:?}");
+    let unanswered = toolbus_at(&site, &["call", "echo", "text=x"]).await;
+    assert_eq!(unanswered.code, 7, "{unanswered:?}");
+    assert!(unanswered.err.contains("no queue of this exchange takes topic `tool.invoke`"), "{unanswered:?}");
 }
 
 #[tokio::test]

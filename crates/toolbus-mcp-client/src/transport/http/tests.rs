@@ -86,7 +86,7 @@ async fn answer_of(server: &Server) -> Value {
     called(&mut begun(&server.url).await, 1).await
 }
 
-/// Why the call 1 fails before there is a message.
+/// The error that call 1 ends with before there is a message.
 async fn error_of(server: &Server) -> HttpError {
     begun(&server.url).await.send(call(1)).await.unwrap_err()
 }

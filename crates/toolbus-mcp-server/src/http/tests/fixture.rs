@@ -27,7 +27,7 @@ pub(super) const MAX_BODY: usize = 1024 * 1024;
 pub(super) const JSON: (&str, &str) = ("content-type", "application/json");
 pub(super) const BOTH: (&str, &str) = ("accept", "application/json, text/event-stream");
 
-/// Does what the name of a tool says.
+/// Runs the tool of this name.
 fn run(fake: Arc<Fake>, call: BackendCall) -> BoxFuture<'static, Result<ToolOutput, ToolFailure>> {
     async move {
         let BackendCall { caller, tool, arguments, cancelled, progress, idempotency_key, .. } = call;

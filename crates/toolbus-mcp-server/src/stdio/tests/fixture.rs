@@ -26,7 +26,7 @@ const PATIENCE: Duration = Duration::from_secs(600);
 pub(super) const INITIALIZE: &str = r#"{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"test","version":"1"}}}"#;
 pub(super) const INITIALIZED: &str = r#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#;
 
-/// Does what the name of a tool says, also when nobody waits for it any more.
+/// Runs the tool of this name to its end, also when its call was given up.
 fn run(fake: Arc<Fake>, call: BackendCall) -> BoxFuture<'static, Result<ToolOutput, ToolFailure>> {
     let running = tokio::spawn(async move {
         let BackendCall { tool, arguments, cancelled, progress, .. } = call;
