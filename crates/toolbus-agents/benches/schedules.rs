@@ -149,21 +149,7 @@ async fn schedule(tool: &Tool, agent_number: usize, number: usize, cron: &str) {
         "name": format!("task {number}"), "cron": cron, "description": "Look for new mail, and tell Ana of it. ".repeat(5),
     });
     let Value::Object(arguments) = arguments else { panic!("no object") };
-    let call = ToolCall {
-        tool: Arc::clone(&tool.descriptor.name),
-        caller: Arc::new(Caller::agent(agent(agent_number))),
-        call_id: "bench".into(),
-        arguments: Arc::new(arguments),
-        deadline: CLOCK.now() + AHEAD,
-        limit: AHEAD,
-        cancelled: CancellationToken::new(),
-        trace: None,
-        number: None,
-        progress: None,
-        idempotency_key: None,
-        room: None,
-        turns: toolbus_core::Turns::default(),
-    };
+    let call = ToolCall::new(Arc::clone(&tool.descriptor.name), Caller::agent(agent(agent_number)), arguments, AHEAD);
     let output = Arc::clone(&tool.executor).execute_boxed(call).await.unwrap();
     assert!(!output.is_error, "{output:?}");
 }

@@ -6,7 +6,6 @@ use std::time::Duration;
 use futures_util::future::BoxFuture;
 use serde_json::Value;
 use tokio::sync::mpsc;
-use tokio_util::sync::CancellationToken;
 use toolbus_broker::embedded::Embedded;
 use toolbus_core::bus::{Bus, Delivery, Ownership, Subscription};
 use toolbus_core::caller::{AgentName, Caller, Identity};
@@ -108,19 +107,8 @@ pub(crate) fn run(
 ) -> BoxFuture<'static, Result<ToolOutput, ToolFailure>> {
     let tool = tools.iter().find(|tool| &*tool.descriptor.name == name).unwrap();
     let call = ToolCall {
-        tool: name.into(),
-        caller: Arc::new(caller),
-        call_id: "call-1".into(),
-        arguments: Arc::new(serde_json::from_value(arguments).unwrap()),
         deadline: clock.now() + TIME,
-        limit: TIME,
-        cancelled: CancellationToken::new(),
-        trace: None,
-        number: None,
-        progress: None,
-        idempotency_key: None,
-        room: None,
-        turns: toolbus_core::Turns::default(),
+        ..ToolCall::new(name, caller, serde_json::from_value(arguments).unwrap(), TIME)
     };
     Arc::clone(&tool.executor).execute_boxed(call)
 }

@@ -110,7 +110,7 @@ mod tests {
     }
 
     fn call() -> ToolCall {
-        ToolCall::for_test("t", crate::caller::Caller::unknown(), Duration::ZERO)
+        ToolCall::new("t", crate::caller::Caller::unknown(), serde_json::Map::new(), Duration::ZERO)
     }
 
     async fn run_for(

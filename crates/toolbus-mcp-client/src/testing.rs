@@ -1,10 +1,9 @@
 //! Calls and programs for tests.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use tokio_util::sync::CancellationToken;
+use serde_json::Map;
 use toolbus_core::caller::Caller;
 use toolbus_core::tool::ToolCall;
 
@@ -12,21 +11,7 @@ use crate::spec::StdioSpec;
 
 /// A call of this tool by an unknown caller, without arguments, with a minute to go.
 pub(crate) fn call(tool: &str) -> ToolCall {
-    ToolCall {
-        idempotency_key: None,
-        tool: tool.into(),
-        call_id: "call-1".into(),
-        caller: Arc::new(Caller::unknown()),
-        arguments: Arc::default(),
-        deadline: Instant::now() + Duration::from_secs(60),
-        limit: Duration::from_secs(60),
-        cancelled: CancellationToken::new(),
-        trace: None,
-        number: None,
-        room: None,
-        turns: toolbus_core::Turns::default(),
-        progress: None,
-    }
+    ToolCall::new(tool, Caller::unknown(), Map::new(), Duration::from_secs(60))
 }
 
 /// A program with these arguments and nothing else.

@@ -5,8 +5,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::Value;
-use tokio_util::sync::CancellationToken;
-use toolbus_core::Clock;
 use toolbus_core::caller::Caller;
 use toolbus_core::tool::{Tool, ToolCall};
 use toolbus_sandbox::{Level, Limits, Sandbox};
@@ -42,19 +40,5 @@ pub(crate) fn sandbox(level: Level) -> Sandbox {
 /// A call by an unknown caller, which has so much time.
 pub(crate) fn call(tool: &Tool, time: Duration, arguments: Value) -> ToolCall {
     let Value::Object(arguments) = arguments else { panic!("arguments are an object") };
-    ToolCall {
-        idempotency_key: None,
-        tool: Arc::clone(&tool.descriptor.name),
-        call_id: "call-1".into(),
-        caller: Arc::new(Caller::unknown()),
-        arguments: Arc::new(arguments),
-        deadline: Clock::SYSTEM.now() + time,
-        limit: time,
-        cancelled: CancellationToken::new(),
-        trace: None,
-        number: None,
-        room: None,
-        turns: toolbus_core::Turns::default(),
-        progress: None,
-    }
+    ToolCall::new(Arc::clone(&tool.descriptor.name), Caller::unknown(), arguments, time)
 }

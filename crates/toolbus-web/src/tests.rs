@@ -12,8 +12,6 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use serde_json::{Value, json};
-use tokio_util::sync::CancellationToken;
-use toolbus_core::Clock;
 use toolbus_core::caller::Caller;
 use toolbus_core::events::{Discard, WebEvents, WebFetch, WebSearch};
 use toolbus_core::failure::{Cause, ToolFailure};
@@ -52,21 +50,12 @@ async fn call(tool: &Tool, arguments: Value) -> Result<ToolOutput, ToolFailure> 
 }
 
 async fn call_for(tool: &Tool, arguments: Value, time: Duration) -> Result<ToolOutput, ToolFailure> {
-    let call = ToolCall {
-        tool: Arc::clone(&tool.descriptor.name),
-        caller: Arc::new(Caller::unknown()),
-        call_id: "call-1".into(),
-        arguments: Arc::new(arguments.as_object().unwrap().clone()),
-        deadline: Clock::SYSTEM.now() + time,
-        limit: time,
-        cancelled: CancellationToken::new(),
-        trace: None,
-        number: None,
-        room: None,
-        turns: toolbus_core::Turns::default(),
-        progress: None,
-        idempotency_key: None,
-    };
+    let call = ToolCall::new(
+        Arc::clone(&tool.descriptor.name),
+        Caller::unknown(),
+        arguments.as_object().unwrap().clone(),
+        time,
+    );
     Arc::clone(&tool.executor).execute_boxed(call).await
 }
 

@@ -41,7 +41,7 @@ async fn the_executor_that_was_registered_is_the_one_that_runs() {
     registry.register(Tool::new(ToolDescriptor::new("a", "s", "local"), ToolOutput::text("from a"))).unwrap();
     registry.register(Tool::new(ToolDescriptor::new("b", "s", "local"), ToolOutput::text("from b"))).unwrap();
     let executor = Arc::clone(&registry.snapshot().get("b").unwrap().executor);
-    let call = ToolCall::for_test("b", crate::caller::Caller::unknown(), std::time::Duration::ZERO);
+    let call = ToolCall::new("b", crate::caller::Caller::unknown(), serde_json::Map::new(), std::time::Duration::ZERO);
     assert_eq!(executor.execute_boxed(call).await, Ok(ToolOutput::text("from b")));
 }
 

@@ -4,7 +4,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use tokio_util::sync::CancellationToken;
 use toolbus_core::Clock;
 use toolbus_core::caller::{AgentName, Caller};
 use toolbus_core::failure::{Cause, ToolFailure};
@@ -37,21 +36,7 @@ impl Fixture {
     async fn run(&self, caller: Caller, name: &str, arguments: Value) -> Result<ToolOutput, ToolFailure> {
         let tool = self.tools.iter().find(|tool| &*tool.descriptor.name == name).unwrap();
         let Value::Object(arguments) = arguments else { panic!("arguments are an object") };
-        let call = ToolCall {
-            idempotency_key: None,
-            tool: name.into(),
-            call_id: "call-1".into(),
-            caller: Arc::new(caller),
-            arguments: Arc::new(arguments),
-            deadline: Clock::SYSTEM.now() + Duration::from_secs(30),
-            limit: Duration::from_secs(30),
-            cancelled: CancellationToken::new(),
-            trace: None,
-            number: None,
-            room: None,
-            turns: toolbus_core::Turns::default(),
-            progress: None,
-        };
+        let call = ToolCall::new(name, caller, arguments, Duration::from_secs(30));
         Arc::clone(&tool.executor).execute_boxed(call).await
     }
 

@@ -10,7 +10,6 @@ use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use toolbus_broker::embedded::Embedded;
-use toolbus_core::Clock;
 use toolbus_core::bus::{Bus, Delivery, Outgoing, Ownership, Subscription, Target};
 use toolbus_core::caller::{AgentName, Caller, Identity, IdentitySource};
 use toolbus_core::failure::{Cause, ToolFailure};
@@ -128,19 +127,9 @@ fn ana() -> Caller {
 
 fn call(caller: Caller) -> ToolCall {
     ToolCall {
-        tool: "pay".into(),
-        caller: Arc::new(caller),
         call_id: "call_0".into(),
-        arguments: Arc::new(Map::from_iter([("sum".to_owned(), json!(7))])),
-        deadline: Clock::SYSTEM.now() + LIMIT,
-        limit: LIMIT,
-        cancelled: CancellationToken::new(),
-        trace: None,
-        number: None,
-        room: None,
-        turns: toolbus_core::Turns::default(),
-        progress: None,
         idempotency_key: Some("key-1".into()),
+        ..ToolCall::new("pay", caller, Map::from_iter([("sum".to_owned(), json!(7))]), LIMIT)
     }
 }
 

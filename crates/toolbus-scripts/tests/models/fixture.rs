@@ -11,9 +11,7 @@ use futures_util::future::BoxFuture;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::sync::OnceCell;
-use tokio_util::sync::CancellationToken;
 use toolbus_config::HumanDuration;
-use toolbus_core::Clock;
 use toolbus_core::caller::{AgentName, Caller};
 use toolbus_core::events::{ScriptEvents, ScriptRun};
 use toolbus_core::failure::ToolFailure;
@@ -200,21 +198,9 @@ impl Steps {
 /// A call with these arguments, of which `key` is its idempotency key.
 fn call(tool: &Tool, caller: Caller, arguments: &Value, progress: Option<ProgressSink>) -> ToolCall {
     let mut arguments = arguments.as_object().unwrap().clone();
-    ToolCall {
-        idempotency_key: arguments.remove("key").map(|key| key.as_str().unwrap().into()),
-        tool: Arc::clone(&tool.descriptor.name),
-        call_id: "call-1".into(),
-        caller: Arc::new(caller),
-        arguments: Arc::new(arguments),
-        deadline: Clock::SYSTEM.now() + TIME,
-        limit: TIME,
-        cancelled: CancellationToken::new(),
-        trace: None,
-        number: None,
-        room: None,
-        turns: toolbus_core::Turns::default(),
-        progress,
-    }
+    let idempotency_key = arguments.remove("key").map(|key| key.as_str().unwrap().into());
+    let call = ToolCall::new(Arc::clone(&tool.descriptor.name), caller, arguments, TIME);
+    ToolCall { idempotency_key, progress, ..call }
 }
 
 /// Reports while a script ran, and its result.

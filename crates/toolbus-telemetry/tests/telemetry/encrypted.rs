@@ -73,7 +73,11 @@ async fn a_collector_behind_tls_is_trusted_by_its_certificate() {
         let stranger = Daemon::with(Some(proxy.endpoint()), protocol, &[], rabbit());
         Script::of(Some(&weather), OK).tell(&*stranger.telemetry);
         stranger.exporters.shutdown(LIMIT).await.unwrap_err();
-        assert_eq!(receiver.attempts(), 0, "{protocol:?}: a collector whose certificate is not trusted receives nothing");
+        assert_eq!(
+            receiver.attempts(),
+            0,
+            "{protocol:?}: a collector whose certificate is not trusted receives nothing"
+        );
 
         let certificate = proxy.certificate.path().to_str().unwrap();
         let trusting = [("OTEL_EXPORTER_OTLP_CERTIFICATE", certificate)];

@@ -149,8 +149,7 @@ pub(crate) fn limits(set: &ToolsetConfig) -> SessionLimits {
 mod tests {
     use std::time::Duration;
 
-    use tokio_util::sync::CancellationToken;
-    use toolbus_core::Clock;
+    use serde_json::Map;
     use toolbus_core::caller::{AgentName, Caller};
     use toolbus_core::registry::{Registry, Snapshot};
     use toolbus_core::toolsets::SessionSets;
@@ -184,21 +183,12 @@ mod tests {
 
     async fn run(tool: &Tool, agent: &str, session: Option<&str>) -> Cause {
         let caller = Caller::agent(AgentName::parse(agent).unwrap());
-        let call = ToolCall {
-            tool: Arc::clone(tool.descriptor.bare_name()),
-            caller: Arc::new(Caller { session: session.map(Arc::from), ..caller }),
-            call_id: "c".into(),
-            arguments: Arc::default(),
-            deadline: Clock::SYSTEM.now() + Duration::from_secs(30),
-            limit: Duration::from_secs(30),
-            cancelled: CancellationToken::new(),
-            trace: None,
-            number: None,
-            room: None,
-            turns: toolbus_core::Turns::default(),
-            progress: None,
-            idempotency_key: None,
-        };
+        let call = ToolCall::new(
+            Arc::clone(tool.descriptor.bare_name()),
+            Caller { session: session.map(Arc::from), ..caller },
+            Map::new(),
+            Duration::from_secs(30),
+        );
         Arc::clone(&tool.executor).execute_boxed(call).await.unwrap_err().cause
     }
 

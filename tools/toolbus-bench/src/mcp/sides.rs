@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use crate::broker::load::Sample;
 use futures_util::future::try_join_all;
-use tokio_util::sync::CancellationToken;
+use serde_json::Map;
 use toolbus_core::caller::Caller;
 use toolbus_core::tool::ToolCall;
 use toolbus_mcp_client::process::Launcher;
@@ -90,19 +90,8 @@ impl McpSides {
 
     async fn call_directly(&self) -> Result<(), MeasureError> {
         let call = ToolCall {
-            idempotency_key: None,
-            tool: Arc::clone(&self.subject.tool),
-            caller: Arc::new(Caller::unknown()),
-            call_id: "bench".into(),
             arguments: Arc::clone(&self.subject.arguments),
-            deadline: Instant::now() + REPLY_TIME,
-            limit: REPLY_TIME,
-            cancelled: CancellationToken::new(),
-            trace: None,
-            number: None,
-            room: None,
-            turns: toolbus_core::Turns::default(),
-            progress: None,
+            ..ToolCall::new(Arc::clone(&self.subject.tool), Caller::unknown(), Map::new(), REPLY_TIME)
         };
         let output = self.direct.call(&self.subject.tool, &call).await;
         let output = output.map_err(|failure| MeasureError::Mcp(failure.message))?;

@@ -6,7 +6,6 @@ use std::time::{Duration, Instant};
 
 use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
-use tokio_util::sync::CancellationToken;
 use toolbus_core::caller::{AgentName, Caller};
 use toolbus_core::events::Discard;
 use toolbus_core::tool::{Executor as _, ToolCall};
@@ -166,21 +165,12 @@ async fn run_script(runner: &dyn Runner, source: &str, packages: &[&str]) -> Res
 /// Calls the tool once.
 pub(super) async fn call(tool: &ScriptTool) -> Result<(), MeasureError> {
     let arguments = serde_json::Map::from_iter([("script".to_owned(), SOURCE.into())]);
-    let call = ToolCall {
-        idempotency_key: None,
-        tool: EXECUTE_PYTHON_SCRIPT.into(),
-        caller: Arc::new(Caller::agent(AgentName::parse(AGENT).map_err(failed)?)),
-        call_id: "bench".into(),
-        arguments: Arc::new(arguments),
-        deadline: Instant::now() + 2 * TIME,
-        limit: 2 * TIME,
-        cancelled: CancellationToken::new(),
-        trace: None,
-        number: None,
-        room: None,
-        turns: toolbus_core::Turns::default(),
-        progress: None,
-    };
+    let call = ToolCall::new(
+        EXECUTE_PYTHON_SCRIPT,
+        Caller::agent(AgentName::parse(AGENT).map_err(failed)?),
+        arguments,
+        2 * TIME,
+    );
     let output = tool.execute(call).await.map_err(|failure| MeasureError::Script(failure.message))?;
     match output.content {
         Some(content) if !output.is_error && content.trim().as_bytes() == WRITTEN.trim_ascii() => Ok(()),

@@ -164,7 +164,12 @@ impl World {
     /// Begins a call, in a task of its own.
     pub(super) fn begin(&self, tool: &str, caller: Caller) -> JoinHandle<Result<ToolOutput, ToolFailure>> {
         let tool = self.tool(tool);
-        let call = ToolCall::for_test(tool.descriptor.bare_name(), caller, Duration::from_secs(30));
+        let call = ToolCall::new(
+            Arc::clone(tool.descriptor.bare_name()),
+            caller,
+            serde_json::Map::new(),
+            Duration::from_secs(30),
+        );
         TaskTracker::new().spawn(tool.executor.execute_boxed(call))
     }
 
