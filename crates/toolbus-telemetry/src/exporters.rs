@@ -12,7 +12,7 @@ use opentelemetry_sdk::metrics::{Instrument, PeriodicReader, SdkMeterProvider, S
 use opentelemetry_sdk::trace::{BatchConfig, BatchConfigBuilder, BatchSpanProcessor, SdkTracerProvider};
 use tokio::sync::{oneshot, watch};
 use toolbus_core::bus::BusState;
-use toolbus_core::ledger::LedgerUsage;
+use toolbus_core::ledger::{LedgerLimits, LedgerUsage};
 use toolbus_core::lifecycle;
 use toolbus_core::redact::Redactor;
 use toolbus_core::telemetry::{Load, Telemetry};
@@ -246,6 +246,13 @@ impl Exporters {
         }
     }
 
+    /// Calls `look` at each export for the level of the sandbox; there is none where nothing runs in it. To be called once.
+    pub fn watch_sandbox(&self, look: impl Fn() -> Option<&'static str> + Send + Sync + 'static) {
+        if let Some(meter) = self.meter() {
+            scripts::observe_sandbox(&meter, look);
+        }
+    }
+
     /// The recorder of other agents.
     #[must_use]
     pub fn agents(&self) -> AgentRecorder {
@@ -312,10 +319,10 @@ impl Exporters {
         }
     }
 
-    /// Calls `look` at each export for what the ledger keeps. To be called once; `look` is kept until the exporter ends.
-    pub fn watch_ledger(&self, look: impl Fn() -> LedgerUsage + Send + Sync + 'static) {
+    /// Calls `look` at each export for what the ledger keeps, of what it may keep. To be called once; `look` is kept until the exporter ends.
+    pub fn watch_ledger(&self, limits: LedgerLimits, look: impl Fn() -> LedgerUsage + Send + Sync + 'static) {
         if let Some(meter) = self.meter() {
-            instruments::observe_ledger(&meter, look);
+            instruments::observe_ledger(&meter, limits, look);
         }
     }
 

@@ -6,7 +6,7 @@ use opentelemetry::KeyValue;
 use opentelemetry::metrics::{AsyncInstrument, Counter, Histogram, Meter};
 use tokio::sync::watch;
 use toolbus_core::bus::BusState;
-use toolbus_core::ledger::LedgerUsage;
+use toolbus_core::ledger::{LedgerLimits, LedgerUsage};
 use toolbus_core::telemetry::Load;
 
 use crate::health::ExportHealth;
@@ -243,8 +243,13 @@ fn observe_by(label: &'static str, counts: [(&'static str, u64); 2], observer: &
     }
 }
 
-/// Calls `look` at each export for what the ledger keeps.
-pub(crate) fn observe_ledger(meter: &Meter, look: impl Fn() -> LedgerUsage + Send + Sync + 'static) {
+/// Calls `look` at each export for what the ledger keeps, of what it may keep.
+pub(crate) fn observe_ledger(
+    meter: &Meter,
+    limits: LedgerLimits,
+    look: impl Fn() -> LedgerUsage + Send + Sync + 'static,
+) {
+    let LedgerLimits { max_entries, max_bytes } = limits;
     let look = Arc::new(look);
     let (of_bytes, of_shed) = (Arc::clone(&look), Arc::clone(&look));
     let gauge = |name: &'static str, unit: &'static str, description: &'static str| {
@@ -254,6 +259,10 @@ pub(crate) fn observe_ledger(meter: &Meter, look: impl Fn() -> LedgerUsage + Sen
     entries.with_callback(move |gauge| gauge.observe(look().entries, &[])).build();
     let bytes = gauge("toolbus.ledger.size", "By", "What the ledger keeps of them.");
     bytes.with_callback(move |gauge| gauge.observe(of_bytes().bytes, &[])).build();
+    let entries = gauge("toolbus.ledger.entries.limit", "{entry}", "Calls that the ledger may know.");
+    entries.with_callback(move |gauge| gauge.observe(max_entries, &[])).build();
+    let bytes = gauge("toolbus.ledger.size.limit", "By", "What the ledger may keep of them.");
+    bytes.with_callback(move |gauge| gauge.observe(max_bytes, &[])).build();
     let shed = meter.u64_observable_counter("toolbus.ledger.shed").with_unit("{entry}");
     let shed = shed.with_description("Answered calls that the ledger forgot before their time, to make room.");
     shed.with_callback(move |counter| counter.observe(of_shed().shed, &[])).build();

@@ -8,6 +8,8 @@ use toolbus_core::events::{ScriptEvents, ScriptRun};
 
 /// Seconds that a script may take: from what a warm interpreter needs to the longest that is usual.
 const RUN_BOUNDS: [f64; 15] = [0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0];
+/// Levels of the sandbox.
+const LEVELS: [&str; 3] = ["full", "no-namespaces", "limits-only"];
 /// Bytes, from 8 MiB to 8 GiB.
 const MEMORY_BOUNDS: [f64; 11] = [
     8_388_608.0,
@@ -111,6 +113,20 @@ pub(crate) fn observe(meter: &Meter, look: impl Fn() -> ScriptLoad + Send + Sync
     gauge("toolbus.script.running", "{script}", "Scripts that run.", |load| load.running);
     gauge("toolbus.script.warm", "{interpreter}", "Interpreters that wait for a script.", |load| load.warm);
     gauge("toolbus.script.sessions", "{session}", "Sessions that keep an interpreter.", |load| load.sessions);
+}
+
+/// Registers the level of the sandbox, which is looked up at each export.
+pub(crate) fn observe_sandbox(meter: &Meter, look: impl Fn() -> Option<&'static str> + Send + Sync + 'static) {
+    let level = meter.u64_observable_gauge("toolbus.sandbox.level").with_unit("{sandbox}");
+    let level = level.with_description("1 for the level at which scripts and commands run, 0 for the others.");
+    let observed = level.with_callback(move |gauge| {
+        if let Some(reached) = look() {
+            for level in LEVELS {
+                gauge.observe(u64::from(level == reached), &[KeyValue::new("level", level)]);
+            }
+        }
+    });
+    observed.build();
 }
 
 fn labels(outcome: &'static str, start: Option<&'static str>) -> Vec<KeyValue> {

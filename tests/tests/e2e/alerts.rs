@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use serde_json::json;
+use serde_json::{Value, json};
 use toolbus_e2e::backend::Backend;
 use toolbus_e2e::client::Client;
 use toolbus_e2e::daemon::Daemon;
@@ -16,6 +16,8 @@ use toolbus_e2e::prometheus::{ALERTS, Prometheus};
 use toolbus_testing::otlp::{Behaviour, Receiver};
 use toolbus_testing::patience::eventually;
 use toolbus_testing::redis::RedisServer;
+
+use crate::scripts::setup::{SCRIPT, WITHOUT_NAMESPACES, start_by};
 
 /// Alerts by the test that causes them.
 const OF_BROKER: [&str; 7] = [
@@ -38,8 +40,15 @@ const OF_TOOLS: [&str; 9] = [
     "ToolbusBreakerOpen",
     "ToolbusCallsFail",
 ];
-const OF_LOAD: [&str; 5] =
-    ["ToolbusLedgerSheds", "ToolbusLedgerFull", "ToolbusOverloaded", "ToolbusCallsWait", "ToolbusSlow"];
+const OF_LOAD: [&str; 6] = [
+    "ToolbusLedgerNearlyFull",
+    "ToolbusLedgerSheds",
+    "ToolbusLedgerFull",
+    "ToolbusOverloaded",
+    "ToolbusCallsWait",
+    "ToolbusSlow",
+];
+const OF_SYSTEM: &str = "ToolbusSandboxDegraded";
 const OF_STORE: [&str; 5] =
     ["ToolbusTelemetryLost", "ToolbusOtherDaemon", "ToolbusReplicasDiffer", "ToolbusStoreAway", "ToolbusLedgerFails"];
 
@@ -117,7 +126,7 @@ impl Watch {
 
 #[test]
 fn every_alert_is_caused_by_a_test_and_none_is_as_slow_as_it_is_shipped() {
-    let caused = [&OF_BROKER[..], &OF_TOOLS, &OF_LOAD, &OF_STORE].concat();
+    let caused = [&OF_BROKER[..], &OF_TOOLS, &OF_LOAD, &OF_STORE, &[OF_SYSTEM]].concat();
     let shipped: Vec<&str> = ALERTS.lines().filter_map(|line| line.trim().strip_prefix("- alert: ")).collect();
     assert_eq!(caused.len(), shipped.len());
     assert_eq!(caused.into_iter().collect::<BTreeSet<_>>(), shipped.into_iter().collect());
@@ -267,7 +276,7 @@ async fn faults_of_a_daemon_that_has_too_much_to_do() {
 
     let call = |agent: &str, tool: &str, id: &str| client.request(tool, &json!({"id": id})).by(agent);
     let answered = async || drop(client.exchange(&call("bob", "note", "noted")).await);
-    watch.fire_during(&["ToolbusLedgerSheds"], answered).await;
+    watch.fire_during(&["ToolbusLedgerNearlyFull", "ToolbusLedgerSheds"], answered).await;
 
     let waiting = [call("ana", "look", "first"), call("ana", "look", "second")];
     for request in &waiting {
@@ -326,5 +335,17 @@ async fn faults_of_the_store_and_of_what_daemons_share() {
     redis.restart().await;
     daemon.wait_until_ready().await;
     watch.end();
+    daemon.stop(&site).await;
+}
+
+#[tokio::test]
+async fn a_system_that_refuses_namespaces() {
+    let site = BrokerNamespace::shared().await;
+    let daemon = start_by(&WITHOUT_NAMESPACES, &site, SCRIPT, &[]).await;
+    let prometheus = Prometheus::scraping(&daemon, &hurried()).await;
+    let is_awaited = |alert: &Value| alert["labels"]["alertname"] == OF_SYSTEM;
+    let alert = eventually(OF_SYSTEM, async || prometheus.firing().await.into_iter().find(is_awaited)).await;
+    let summary = alert["annotations"]["summary"].as_str().unwrap();
+    assert!(summary.ends_with("run at the sandbox level no-namespaces"), "{summary}");
     daemon.stop(&site).await;
 }

@@ -18,9 +18,8 @@ const DASHBOARDS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../deploy/grafana
 const SMALL_SERVER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/python/mcp_small.py");
 const ANA: &str = "Authorization: Bearer the-token-of-ana";
 /// Parts of the queries that show nothing here: no alert fires, no agent works for another, no other daemon or store
-/// says its time, no page or search reaches a site, no script is in a sandbox, no MCP server is lost, and no MCP client
-/// leaves.
-const WITHOUT: [&str; 12] = [
+/// says its time, no page or search reaches a site, no MCP server is lost, and no MCP client leaves.
+const WITHOUT: [&str; 10] = [
     "toolbus_clock_skew_",
     "ALERTS{",
     "toolbus_a2a_",
@@ -29,8 +28,6 @@ const WITHOUT: [&str; 12] = [
     "toolbus_remote_list_",
     "toolbus_web_page_size_",
     "toolbus_web_searches_",
-    "toolbus_script_cpu_",
-    "toolbus_script_memory_",
     "mcp_client_session_duration_seconds_count",
     "mcp_server_session_duration_",
 ];
@@ -122,7 +119,7 @@ impl Fixture {
         let more = format!(
             "[tools]\necho = true\n[http]\ntokens = {{ ana = \"the-token-of-ana\" }}\n\
              [web]\n\
-             [script]\nrunner = \"local\"\nlocal = {{ i_understand = true }}\n\
+             [script]\npool = {{ max = 0 }}\n\
              [mcp.servers.words]\ncommand = {:?}\nargs = [{SMALL_SERVER:?}, \"words\", \"say\"]\n\
              [mcp.servers.broken]\ncommand = \"false\"\n{more}",
             interpreter(),

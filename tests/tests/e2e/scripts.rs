@@ -10,7 +10,7 @@ mod memory;
 mod pods;
 mod requests;
 mod seen;
-mod setup;
+pub(crate) mod setup;
 mod steps;
 mod turns;
 

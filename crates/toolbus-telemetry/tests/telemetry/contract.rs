@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use toolbus_core::caller::Caller;
 use toolbus_core::events::{McpServerEvents as _, McpServerOperation};
 use toolbus_core::failure::{Cause, Status};
-use toolbus_core::ledger::LedgerUsage;
+use toolbus_core::ledger::{LedgerLimits, LedgerUsage};
 use toolbus_core::telemetry::{CallEnd, CallSummary, DeadReason, LedgerEvent};
 use toolbus_core::tool::ToolDescriptor;
 use toolbus_protocol::{Code, Properties};
@@ -92,7 +92,8 @@ async fn call_in_every_way(receiver: &Receiver, protocol: Protocol, identity: Bu
     for event in LedgerEvent::ALL {
         telemetry.ledger(event);
     }
-    daemon.exporters.watch_ledger(|| LedgerUsage { entries: 1, bytes: 2, shed: 3 });
+    let limits = LedgerLimits { max_entries: 4, max_bytes: 5 };
+    daemon.exporters.watch_ledger(limits, || LedgerUsage { entries: 1, bytes: 2, shed: 3 });
     telemetry.arrived(&delivery(request()), None).finished(&CallSummary::unanswered(std::time::Duration::ZERO));
     let of_server = ToolDescriptor { provider: "mcp", ..tool("read_file") };
     Script::of(Some(&of_server), OK).tell(telemetry);

@@ -31,6 +31,7 @@ pub(crate) fn run_in_every_way(exporters: &Exporters) {
         recorder.run(&ScriptRun { start, ..run() });
     }
     exporters.watch_scripts(|| LOAD);
+    exporters.watch_sandbox(|| Some("no-namespaces"));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

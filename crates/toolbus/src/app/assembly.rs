@@ -93,6 +93,7 @@ pub(super) async fn build(
     context.invoker.set(calls.dispatcher.clone());
     if let Some(exporters) = exporters {
         families.iter().for_each(|family| family.watch(exporters));
+        let ledger = ledger.map(|ledger| (config.ledger.limits(), ledger));
         telemetry::watch(exporters, pins.clone(), Arc::clone(&health), calls.gates.breakers().clone(), ledger);
     }
     let (admin, reloads) = DaemonAdmin::new(Arc::clone(&health), &sources.files, &config);

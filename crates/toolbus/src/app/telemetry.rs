@@ -10,7 +10,7 @@ use toolbus_core::Clock;
 use toolbus_core::breaker::Breakers;
 use toolbus_core::bus::BusState;
 use toolbus_core::events::Discard;
-use toolbus_core::ledger::Ledger as _;
+use toolbus_core::ledger::{Ledger as _, LedgerLimits};
 use toolbus_core::redact::Redactor;
 use toolbus_core::telemetry::{Load, Telemetry};
 use toolbus_protocol::new_message_id;
@@ -154,7 +154,7 @@ pub(super) fn watch(
     pins: Pins,
     health: Arc<Health>,
     breakers: Breakers,
-    ledger: Option<Arc<WatchedLedger>>,
+    ledger: Option<(LedgerLimits, Arc<WatchedLedger>)>,
 ) {
     exporters.watch_pins(move || {
         let of_source =
@@ -180,8 +180,8 @@ pub(super) fn watch(
     });
     let (of_store, of_clocks) = (Arc::clone(&health), health);
     exporters.watch_store(move || of_store.has_store(), move || of_clocks.clock_skews());
-    if let Some(ledger) = ledger {
-        exporters.watch_ledger(move || ledger.usage());
+    if let Some((limits, ledger)) = ledger {
+        exporters.watch_ledger(limits, move || ledger.usage());
     }
     let of_trips = breakers.clone();
     exporters.watch_breakers(move || number(breakers.open().len()), move || of_trips.trips());

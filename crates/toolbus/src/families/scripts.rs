@@ -150,6 +150,9 @@ impl ToolFamily for ScriptFamily {
     }
 
     fn watch(&self, exporters: &Exporters) {
+        // That of commands, too.
+        let sandbox = Arc::clone(&self.sandbox);
+        exporters.watch_sandbox(move || sandbox.get().map(|sandbox| sandbox.level().as_str()));
         let Some(runs) = self.runs().cloned() else { return };
         exporters.watch_scripts(move || {
             let ScriptStatus { runner, running, waiting, sessions } = runs.status();

@@ -10,11 +10,11 @@ use toolbus_e2e::namespace::BrokerNamespace;
 use toolbus_testing::patience::eventually;
 
 /// Scripts that nothing is made ready for: a process of the daemon's is one of a script then.
-pub(super) const SCRIPT: &str = "[script]\npool = { max = 0 }\n";
+pub(crate) const SCRIPT: &str = "[script]\npool = { max = 0 }\n";
 /// Where the interpreter is that other users may run, too.
 pub(super) const PATH: [(&str, &str); 1] = [("PATH", "/usr/bin:/bin:/usr/local/bin")];
 /// Becomes a program in a place where no namespaces are to be had.
-pub(super) const WITHOUT_NAMESPACES: [&str; 6] = [
+pub(crate) const WITHOUT_NAMESPACES: [&str; 6] = [
     "unshare",
     "--user",
     "--map-root-user",
@@ -37,7 +37,7 @@ pub(super) async fn with_client(more: &str) -> (BrokerNamespace, Daemon, Client)
 }
 
 /// A daemon by another program and with more variables.
-pub(super) async fn start_by(
+pub(crate) async fn start_by(
     launcher: &[&str],
     site: &BrokerNamespace,
     more: &str,
