@@ -164,12 +164,8 @@ pub(super) fn serve(
         if !is_gone && next_look <= crate::now() {
             next_look = crate::now() + IDLE_LOOK;
             if let Some(why) = idleness.end(&init.used(), init.is_out_of_memory(), &task.order.plan.limits, forks) {
-                if !init.tree().kill_each() {
-                    return Err(io::Error::other(why));
-                }
-                // Its forks go on.
+                end_template(&init, control, why)?;
                 is_gone = true;
-                rustix::io::write(control, why.as_bytes())?;
             }
         }
         if has_ended {
@@ -199,8 +195,12 @@ pub(super) fn serve(
                 continue;
             }
             // It sees the files by which its forks enter theirs.
-            if cgroup_of()? != own {
-                return Err(io::Error::other("it has left its cgroup"));
+            if cgroup_of().ok().as_ref() != Some(&own) {
+                // One that is ending has left it, too.
+                let why = if init.is_out_of_memory() { TAKES_MEMORY } else { "it has left its cgroup" };
+                end_template(&init, control, why)?;
+                is_gone = true;
+                continue;
             }
             let user = if task.order.user.is_some() { INSIDE + 1 + forks % USERS_OF_FORKS } else { INSIDE };
             forks = forks.wrapping_add(1);
@@ -220,6 +220,15 @@ pub(super) fn serve(
             }
         }
     }
+}
+
+/// Kills a template, whose forks go on, and tells the watchdog why.
+fn end_template(init: &SandboxInit<'_>, control: &Control, why: &str) -> io::Result<()> {
+    if !init.tree().kill_each() {
+        return Err(io::Error::other(why));
+    }
+    rustix::io::write(control, why.as_bytes())?;
+    Ok(())
 }
 
 /// Use of resources by a template since it is ready, when it should only fork.
