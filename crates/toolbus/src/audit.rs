@@ -3,6 +3,7 @@
 mod file;
 mod writer;
 
+use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,6 +18,9 @@ use toolbus_protocol::Random;
 use self::file::{FileError, LogFile};
 use self::writer::Writer;
 use crate::config::AuditConfig;
+
+/// Most records of a call that are looked up.
+const MAX_RECORDS: usize = 200;
 
 /// Why records cannot be kept as configured.
 #[derive(Debug, thiserror::Error)]
@@ -38,6 +42,24 @@ pub enum AuditError {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the last audit records could not be written to their file in time")]
 pub struct Unwritten;
+
+/// The last records of calls with this id in an audit file, newest last: 200 at most, among the last 64 MiB.
+///
+/// # Errors
+///
+/// If the file cannot be read.
+pub fn records_of(file: &Path, call_id: &str) -> Result<Vec<Map<String, Value>>, FileError> {
+    let is_of_call = |record: &Map<String, Value>| record.get("call_id").and_then(Value::as_str) == Some(call_id);
+    let mut records = VecDeque::new();
+    // What is no record of the call may be anything: the file is an operator's to write to.
+    for line in file::last_lines(file)?.split(|byte| *byte == b'\n') {
+        records.extend(serde_json::from_slice(line).ok().filter(is_of_call));
+        if records.len() > MAX_RECORDS {
+            records.pop_front();
+        }
+    }
+    Ok(records.into())
+}
 
 /// Writes every record to the log, with the target [`TARGET`], and to a file if there is one.
 pub struct AuditLog {

@@ -1,7 +1,9 @@
 //! Recent calls, as operators ask for them.
 
 use serde_json::{Value, json};
+use toolbus_e2e::client::Client;
 use toolbus_e2e::daemon::Daemon;
+use toolbus_e2e::namespace::BrokerNamespace;
 use toolbus_testing::patience::eventually;
 
 #[tokio::test]
@@ -38,5 +40,24 @@ async fn operators_see_what_became_of_a_call_and_what_its_time_went_into() {
         (none.code, &*none.out),
         (1, "no recent call has this id: the daemon keeps the last thousand, since its start\n")
     );
+    daemon.stop(&site).await;
+}
+
+#[tokio::test]
+async fn a_call_of_an_earlier_start_is_found_in_the_audit_file() {
+    let (site, folder) = (BrokerNamespace::shared().await, tempfile::tempdir().unwrap());
+    let audited = format!("[audit]\nfile = {:?}\n", folder.path().join("audit.jsonl"));
+    let daemon = Daemon::start(&site, &audited).await;
+    let client = Client::connect(&site).await;
+    let request = client.request("absent", &json!({}));
+    let reply = client.exchange(&request).await;
+    let call_id = reply.body()["toolCallId"].as_str().unwrap().to_owned();
+    daemon.stop(&site).await;
+
+    let daemon = Daemon::start(&site, &audited).await;
+    let found = daemon.operate(&["trace", &call_id]).await;
+    assert!(found.code == 0 && found.out.contains("tool_not_found") && found.out.contains("ended"), "{found:?}");
+    let found = daemon.operate(&["trace", &call_id, "--output", "json"]).await.json();
+    assert_eq!((&found["calls"], &found["recorded"][0]["event"]), (&json!([]), &json!("refused")), "{found}");
     daemon.stop(&site).await;
 }

@@ -25,6 +25,11 @@ pub enum FileError {
     Io(#[from] io::Error),
 }
 
+/// Access to a file that records are appended to.
+const APPENDED: OFlags = OFlags::RDWR.union(OFlags::APPEND);
+/// Most bytes at the end of a file in which records are looked up.
+const LOOKED_AT: u64 = 64 << 20;
+
 /// An open file of lines.
 pub(super) struct LogFile {
     path: PathBuf,
@@ -56,14 +61,32 @@ impl LogFile {
 /// Checks what [`LogFile::open`] would refuse, without creating the file or writing to it.
 pub(super) fn check(path: &Path) -> Result<(), FileError> {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    match opened(path, OFlags::empty()) {
+    match opened(path, APPENDED) {
         Err(FileError::NoFolder) if folder.is_dir() => Ok(()),
         opened => opened.map(drop),
     }
 }
 
+/// The whole lines among the last bytes of a file.
+pub(super) fn last_lines(path: &Path) -> Result<Vec<u8>, FileError> {
+    let file = match opened(path, OFlags::RDONLY) {
+        // Nothing has been recorded.
+        Err(FileError::NoFolder) => return Ok(Vec::new()),
+        opened => opened?,
+    };
+    let length = file.metadata()?.len();
+    let mut bytes = vec![0; usize::try_from(length.min(LOOKED_AT)).unwrap_or_default()];
+    let from = length.saturating_sub(LOOKED_AT);
+    file.read_exact_at(&mut bytes, from)?;
+    if from > 0 {
+        let cut = bytes.iter().position(|byte| *byte == b'\n').map_or(bytes.len(), |end| end + 1);
+        bytes.drain(..cut);
+    }
+    Ok(bytes)
+}
+
 fn open(path: &Path) -> Result<File, FileError> {
-    let mut file = opened(path, OFlags::CREATE)?;
+    let mut file = opened(path, APPENDED | OFlags::CREATE)?;
     // A line that a crash or a full disk cut short must not swallow the next one.
     let mut last = [b'\n'];
     if let Some(end) = file.metadata()?.len().checked_sub(1) {
@@ -75,9 +98,9 @@ fn open(path: &Path) -> Result<File, FileError> {
     Ok(file)
 }
 
-fn opened(path: &Path, more: OFlags) -> Result<File, FileError> {
+fn opened(path: &Path, access: OFlags) -> Result<File, FileError> {
     // Not blocking: opening a pipe would wait for its other end.
-    let flags = OFlags::RDWR | OFlags::APPEND | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC | more;
+    let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC | access;
     let opened = rustix::fs::open(path, flags, Mode::RUSR | Mode::WUSR);
     let file = File::from(opened.map_err(|error| match error {
         Errno::NOENT => FileError::NoFolder,

@@ -213,3 +213,20 @@ async fn a_full_queue_blocks_nobody_and_is_told() {
     assert!(written.len() >= 16_384 && written.len() < 20_000, "{}", written.len());
     assert!(written.iter().enumerate().all(|(number, id)| *id == number.to_string()));
 }
+
+#[tokio::test]
+async fn the_records_of_a_call_are_looked_up_by_its_id() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("audit.jsonl");
+    let log = to_file(&file);
+    ["call-1", "call-2", "call-1"].into_iter().for_each(|call_id| log.record(record(call_id)));
+    log.close(PATIENCE).await.unwrap();
+    let text = fs::read_to_string(&file).unwrap();
+    // Lines of others, and more than are shown.
+    fs::write(&file, format!("no record\n{{}}\n{}", text.repeat(150))).unwrap();
+    let found = records_of(&file, "call-1").unwrap();
+    assert_eq!((found.len(), &found[0]["call_id"], &found[0]["asked"]), (200, &"call-1".into(), &"wether".into()));
+    assert!(records_of(&file, "wether").unwrap().is_empty());
+    assert!(records_of(&folder.path().join("absent"), "call-1").unwrap().is_empty());
+    assert!(records_of(folder.path(), "call-1").unwrap_err().to_string().contains("no regular file"));
+}

@@ -2,15 +2,18 @@
 
 use std::io::{self, Write};
 use std::process::ExitCode;
+use std::time::{Duration, UNIX_EPOCH};
 
 use axum::http::Method;
 use comfy_table::Table;
 use comfy_table::presets::NOTHING;
+use serde_json::{Map, Value};
 
 use super::target::{DaemonArgs, Operator, TargetError, query_of};
-use super::{as_json, one_line, plain};
-use crate::config::HumanDuration;
-use crate::http::admin::recent::{CallTrace, RecentFound};
+use super::{as_json, note, one_line, plain};
+use crate::audit;
+use crate::config::{Config, HumanDuration};
+use crate::http::admin::recent::{CallTrace, RecentFound, in_rfc3339};
 use crate::terminal::{OutputFormat, ignore_broken_pipe};
 
 /// Header of a table of calls.
@@ -19,8 +22,9 @@ const HEADER: [&str; 6] = ["ARRIVED", "AGENT", "TOOL", "STATUS", "TOOK", "CALL"]
 /// Shows the calls of the last minutes, newest first; with an id, the steps of that call with their times, of those that
 /// have its trace, and the calls that its tool made.
 ///
-/// The daemon keeps the last thousand calls in memory. Arguments and results are not shown. The exit code is 1 if no call
-/// has the id.
+/// The daemon keeps the last thousand calls in memory. Of an older call of the id, and where no daemon answers, the records
+/// in `audit.file` are shown, if the configuration names one. Arguments and results are not shown. The exit code is 1 if
+/// there is nothing about the id.
 #[derive(Debug, clap::Args)]
 pub struct TraceArgs {
     /// Id of the call, of its message or of its trace, or its correlation id.
@@ -49,7 +53,7 @@ pub struct TraceArgs {
 ///
 /// # Errors
 ///
-/// If the daemon does not answer or refuses, or standard output is closed.
+/// If the daemon does not answer or refuses, and the audit file has no record either; or standard output is closed.
 pub async fn run(args: TraceArgs, operator: &Operator) -> Result<ExitCode, TargetError> {
     let slower = args.slower_than.map(|time| time.get().as_millis().to_string());
     let limit = Some(args.limit.to_string());
@@ -62,18 +66,64 @@ pub async fn run(args: TraceArgs, operator: &Operator) -> Result<ExitCode, Targe
         ("limit", &limit),
     ];
     let path = format!("/v1/calls?{}", query_of(given));
-    let found: RecentFound = args.daemon.open(operator).await?.ask(Method::GET, &path).await?;
-    let is_missing = args.id.is_some() && found.calls.is_empty();
+    let asked = async || -> Result<RecentFound, TargetError> {
+        Ok(args.daemon.open(operator).await?.ask(Method::GET, &path).await?)
+    };
+    let (mut found, refusal) = match asked().await {
+        Ok(found) => (found, None),
+        Err(error) => (RecentFound::default(), Some(error)),
+    };
+    if let Some(id) = args.id.as_deref().filter(|_| found.calls.is_empty()) {
+        found.recorded = recorded(operator, id);
+    }
+    match refusal {
+        Some(error) if found.recorded.is_empty() => return Err(error),
+        Some(error) => note(&format!("no daemon is asked, the audit file alone is looked at: {error}")),
+        None => {}
+    }
+    let is_missing = args.id.is_some() && found.calls.is_empty() && found.recorded.is_empty();
     let text = match (operator.output, args.id) {
         (OutputFormat::Json, _) => as_json(&found),
         (OutputFormat::Table, Some(_)) if is_missing => {
             "no recent call has this id: the daemon keeps the last thousand, since its start".to_owned()
+        }
+        (OutputFormat::Table, Some(_)) if found.calls.is_empty() => {
+            found.recorded.iter().map(as_facts).collect::<Vec<_>>().join("\n\n")
         }
         (OutputFormat::Table, Some(_)) => found.calls.iter().map(in_steps).collect::<Vec<_>>().join("\n\n"),
         (OutputFormat::Table, None) => listed(&found),
     };
     ignore_broken_pipe(writeln!(io::stdout(), "{text}"))?;
     Ok(ExitCode::from(u8::from(is_missing)))
+}
+
+/// The last records of a call in the audit file; none where there is no such file, which is told on standard error if it
+/// cannot be read.
+fn recorded(operator: &Operator, call_id: &str) -> Vec<Map<String, Value>> {
+    let file = Config::load_for(&operator.sources, &[]).ok().and_then(|loaded| loaded.config.audit.file);
+    let Some(file) = file else { return Vec::new() };
+    audit::records_of(&file, call_id).unwrap_or_else(|error| {
+        note(&format!("the audit file `{}` cannot be read: {error}", file.display()));
+        Vec::new()
+    })
+}
+
+/// A record of the audit as a table of its fields.
+fn as_facts(record: &Map<String, Value>) -> String {
+    let mut facts = Table::new();
+    facts.load_style(NOTHING);
+    for (name, value) in record {
+        let (name, value) = match (name.as_str(), value) {
+            ("time_unix_ms", Value::Number(time)) => {
+                let time = UNIX_EPOCH.checked_add(Duration::from_millis(time.as_u64().unwrap_or_default()));
+                ("ended", time.map(in_rfc3339).unwrap_or_default())
+            }
+            (name, Value::String(text)) => (name, text.clone()),
+            (name, value) => (name, value.to_string()),
+        };
+        facts.add_row([one_line(name), one_line(&value)]);
+    }
+    plain(&facts)
 }
 
 fn listed(found: &RecentFound) -> String {
@@ -190,7 +240,7 @@ mod tests {
             call("timeout", Some("expired"), Some(30_000.0)),
             CallTrace { replayed: true, ..call("ok", None, Some(1.04)) },
         ];
-        insta::assert_snapshot!(listed(&RecentFound { calls }), @"
+        insta::assert_snapshot!(listed(&RecentFound { calls, ..RecentFound::default() }), @"
         ARRIVED                   AGENT  TOOL         STATUS               TOOK         CALL
         2026-01-01T00:00:00.000Z  ana    get_weather  in_flight                         call 1
         2026-01-01T00:00:00.000Z  ana    get_weather  timeout (expired)    30000.00 ms  call 1

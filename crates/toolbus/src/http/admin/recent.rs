@@ -4,6 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::time::{Duration, SystemTime};
 
 use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
 use toolbus_telemetry::{RecentCall, RecentCalls, RecentStep};
 
 /// Status of a call that runs.
@@ -44,9 +45,8 @@ impl RecentQuery {
     pub(super) fn find(&self, recent: &RecentCalls) -> RecentFound {
         let limit = self.limit.unwrap_or(MAX_FOUND).min(MAX_FOUND);
         if self.id.is_none() && self.number.is_none() {
-            return RecentFound {
-                calls: recent.newest(limit, |call| self.means(call)).iter().map(Into::into).collect(),
-            };
+            let calls = recent.newest(limit, |call| self.means(call)).iter().map(Into::into).collect();
+            return RecentFound { calls, ..RecentFound::default() };
         }
         let kept = recent.newest(usize::MAX, |_| true);
         let meant: HashSet<u64> = kept.iter().filter(|call| self.means(call)).map(|call| call.number).collect();
@@ -54,7 +54,7 @@ impl RecentQuery {
         let found = kept.iter().filter(|call| meant.contains(&call.number) && is_outermost(call)).take(limit);
         let mut inner = InnerCalls::of(&kept);
         let calls = found.map(|call| CallTrace { inner: inner.take(call.number, MAX_DEPTH), ..call.into() }).collect();
-        RecentFound { calls }
+        RecentFound { calls, ..RecentFound::default() }
     }
 
     fn means(&self, call: &RecentCall) -> bool {
@@ -73,10 +73,13 @@ impl RecentQuery {
 }
 
 /// The calls that were found.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct RecentFound {
     /// Newest first.
     pub calls: Vec<CallTrace>,
+    /// Records of the audit file on a call that is no recent one, newest last; a daemon does not look there.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub recorded: Vec<Map<String, Value>>,
 }
 
 /// A call, and what its time went into.
@@ -200,7 +203,7 @@ impl From<&RecentStep> for TraceStep {
 }
 
 /// A time as RFC 3339 has it, to a millisecond.
-pub(super) fn in_rfc3339(time: SystemTime) -> String {
+pub(crate) fn in_rfc3339(time: SystemTime) -> String {
     jiff::Timestamp::try_from(time).map(|at| format!("{at:.3}")).unwrap_or_default()
 }
 
