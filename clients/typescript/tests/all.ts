@@ -5,6 +5,7 @@ import "./calls.test.js";
 import "./connection.test.js";
 import "./replies.test.js";
 import "./provider.test.js";
+import "./changes.test.js";
 import "./mcp.test.js";
 import "./models.test.js";
 import "./faults.test.js";
