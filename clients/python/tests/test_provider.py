@@ -217,9 +217,14 @@ async def ask(
     kind: str = "RockBot.Tools.ToolInvokeRequest",
     topic: str = f"tool.invoke.{QUEUE}",
     times: int = 1,
+    *,
+    login: str = "guest",
     **more: Any,
 ) -> tuple[str | None, dict[str, Any]]:
-    """Type and body of the reply to a message, published several times; several replies have to be the same."""
+    """Type and body of the reply to a message, published several times; several replies have to be the same.
+
+    `login` is that of the provider.
+    """
     async with await aio_pika.connect(broker.url()) as connection:
         channel = await connection.channel()
         replies = await channel.declare_queue(exclusive=True)
@@ -233,7 +238,7 @@ async def ask(
                 got.append(await anext(iterator))
         assert len({reply.body for reply in got}) == 1
         assert {reply.correlation_id for reply in got} == {"c"}
-        assert (got[0].headers["rb-source"], got[0].user_id) == ("billing", "guest")
+        assert (got[0].headers["rb-source"], got[0].user_id) == ("billing", login)
         return got[0].type, json.loads(got[0].body)
 
 

@@ -255,7 +255,8 @@ class Provider:
             return None
         is_list = message.type == messages.LIST_REQUEST
         body = _body(message)
-        named, own_id = (body or {}).get("toolName"), (body or {}).get("toolCallId")
+        asked = {} if is_list or body is None else body
+        named, own_id = asked.get("toolName"), asked.get("toolCallId")
         name = plain(named) if isinstance(named, str) else ""
         call_id = own_id or message.message_id or message.correlation_id or uuid.uuid4().hex
         call = Call(_source(message), id=plain(call_id), key=messages.header(message, "rb-idempotency-key"))

@@ -6,6 +6,7 @@ import "./connection.test.js";
 import "./replies.test.js";
 import "./provider.test.js";
 import "./changes.test.js";
+import "./wire.test.js";
 import "./mcp.test.js";
 import "./models.test.js";
 import "./faults.test.js";
