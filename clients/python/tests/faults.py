@@ -1,7 +1,8 @@
-"""Calls with keys, while the broker and the daemon are killed, connections are cut, and replies come late or twice.
+"""Calls with keys, while the broker and the daemon are killed, connections are cut, confirms are lost, and replies come
+late or twice.
 
 Prints what became of them, and fails if a call was lost or had two effects. `python tests/faults.py`; TOOLBUS_FAULTS is
-the number of faults (5), TOOLBUS_SEED decides which, TOOLBUS_BIN names the daemon's binary.
+the number of faults (one of each kind), TOOLBUS_SEED decides which, TOOLBUS_BIN names the daemon's binary.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import sys
 import time
 import uuid
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 from aio_pika.abc import AbstractIncomingMessage
@@ -24,11 +26,18 @@ from support import Backend, Broker, Daemon, Proxy
 
 from toolbus import OutcomeUnknown, Toolbus, ToolbusError
 
-FAULTS = int(os.environ.get("TOOLBUS_FAULTS", "5"))
+KINDS = (
+    *("broker killed", "connection cut", "connections closed", "confirm lost", "daemon killed"),
+    *("replies late", "replies twice"),
+)
+FAULTS = int(os.environ.get("TOOLBUS_FAULTS", len(KINDS)))
 SEED = int(os.environ.get("TOOLBUS_SEED", "17"))
 WORKERS = 8
 TIMEOUT = 120.0
-KINDS = ("broker killed", "connection cut", "connections closed", "daemon killed", "replies late and twice")
+# Seconds after which the client gets a reply, for each time that it does; one of them is chosen for each reply.
+IN_TIME = ((0.0,),)
+LATE = ((0.3,),)
+TWICE = ((0.0, 0.0), (0.0, 0.5), (0.3, 0.3))
 
 
 class Storm:
@@ -40,7 +49,7 @@ class Storm:
         self.proxy, self.daemon = Proxy(self.broker), Daemon(self.broker.url(), self.backend)
         self.outcomes: dict[str, str] = {}
         self.stopped = False
-        self.troubled = False
+        self.arrivals: tuple[tuple[float, ...], ...] = IN_TIME
 
     async def run(self) -> Counter[str]:
         await asyncio.to_thread(self.broker.flush)
@@ -53,7 +62,7 @@ class Storm:
                 await self.flowing()
                 await asyncio.sleep(self.chance.uniform(0, 0.5))
                 began = time.monotonic()
-                await self.break_something(kind)
+                await self.break_something(kind, bus)
                 print(f"{kind}: {time.monotonic() - began:.1f} s, {len(self.outcomes)} calls so far", flush=True)
             await asyncio.sleep(1)
             self.stopped = True
@@ -64,20 +73,21 @@ class Storm:
     async def flowing(self) -> None:
         """Waits until calls end again, so that each fault finds some under way."""
         before = len(self.outcomes)
-        while len(self.outcomes) < before + WORKERS:
-            await asyncio.sleep(0.02)
+        await until(lambda: len(self.outcomes) >= before + WORKERS)
 
     async def work(self, bus: Toolbus) -> None:
         while not self.stopped:
-            name = uuid.uuid4().hex
-            try:
-                self.outcomes[name] = (await bus.call("effect", id=name, key=name)).content
-            except OutcomeUnknown:
-                self.outcomes[name] = "unknown"
-            except ToolbusError as error:
-                self.outcomes[name] = repr(error)
+            await self.call(bus, uuid.uuid4().hex)
 
-    async def break_something(self, kind: str) -> None:
+    async def call(self, bus: Toolbus, name: str) -> None:
+        try:
+            self.outcomes[name] = (await bus.call("effect", id=name, key=name)).content
+        except OutcomeUnknown:
+            self.outcomes[name] = "unknown"
+        except ToolbusError as error:
+            self.outcomes[name] = repr(error)
+
+    async def break_something(self, kind: str, bus: Toolbus) -> None:
         match kind:
             case "broker killed":
                 await asyncio.to_thread(self.broker.kill)
@@ -86,21 +96,45 @@ class Storm:
                 self.proxy.cut()
             case "connections closed":
                 await asyncio.to_thread(self.broker.ctl, "close_all_connections", "a fault")
+            case "confirm lost":
+                await self.lose_confirm()
             case "daemon killed":
                 await asyncio.to_thread(self.daemon.kill)
                 await asyncio.to_thread(self.daemon.start)
+            case "replies late":
+                await self.deliver(LATE)
+            case "replies twice":
+                before = bus.strays
+                await self.deliver(TWICE)
+                assert bus.strays > before
             case _:
-                self.troubled = True
-                await asyncio.sleep(1)
-                self.troubled = False
+                raise AssertionError(f"no kind of fault: {kind}")
+
+    async def lose_confirm(self) -> None:
+        """Cuts connections when a request has reached the broker, and its confirm has not reached its client."""
+        name = uuid.uuid4().hex
+        async with Toolbus(self.proxy.url(), agent="ana", timeout=TIMEOUT) as alone:
+            assert alone._link
+            session = alone._link._session
+            self.proxy.silence()
+            call = asyncio.create_task(self.call(alone, name))
+            await until(lambda: self.backend.effects[name])
+            assert session and session.unconfirmed == 1
+            self.proxy.cut()
+            await call
+
+    async def deliver(self, arrivals: tuple[tuple[float, ...], ...]) -> None:
+        """Has replies arrive otherwise for a while."""
+        self.arrivals = arrivals
+        await asyncio.sleep(1)
+        self.arrivals = IN_TIME
 
     def trouble_replies(self, bus: Toolbus) -> None:
         assert bus._link
         receive, loop = bus._receive, asyncio.get_running_loop()
 
         def troubled(message: AbstractIncomingMessage) -> None:
-            receive_at = self.chance.choice(((0.0, 0.0), (0.0, 0.5), (0.3,), (0.3, 0.3))) if self.troubled else (0.0,)
-            for pause in receive_at:
+            for pause in self.chance.choice(self.arrivals):
                 loop.call_later(pause, receive, message) if pause else receive(message)
 
         bus._link._receive = troubled
@@ -110,6 +144,14 @@ class Storm:
         self.proxy.end()
         self.backend.end()
         self.broker.end()
+
+
+async def until(condition: Callable[[], object]) -> None:
+    """Waits until a condition holds, for as long as calls may take."""
+    ends = time.monotonic() + TIMEOUT
+    while not condition():
+        assert time.monotonic() < ends, "calls do not end"
+        await asyncio.sleep(0.02)
 
 
 def main() -> int:

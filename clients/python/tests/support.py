@@ -123,13 +123,17 @@ class Broker:
 
 
 class Proxy:
-    """A way to the broker that can be cut; `url` leads over it."""
+    """A way to the broker that can be cut, or made silent; `url` leads over it."""
 
     def __init__(self, broker: Broker) -> None:
         self.target = broker.port
         self.listener = socket.create_server(("127.0.0.1", 0))
         self.port = self.listener.getsockname()[1]
         self.open: set[socket.socket] = set()
+        self.clients: set[socket.socket] = set()
+        """Ends at clients."""
+        self.silent: set[socket.socket] = set()
+        """Those of them that get nothing."""
         threading.Thread(target=self._accept, daemon=True).start()
 
     def url(self, user: str = "guest", password: str = "guest") -> str:
@@ -140,6 +144,10 @@ class Proxy:
         for end in list(self.open):
             with contextlib.suppress(OSError):
                 end.shutdown(socket.SHUT_RDWR)
+
+    def silence(self) -> None:
+        """Drops what the broker sends over the connections of now, until they are cut; what clients send arrives."""
+        self.silent |= self.clients
 
     def end(self) -> None:
         self.listener.close()
@@ -156,17 +164,20 @@ class Proxy:
                     continue
                 far.settimeout(None)
                 self.open |= {near, far}
+                self.clients.add(near)
                 for ends in ((near, far), (far, near)):
                     threading.Thread(target=self._copy, args=ends, daemon=True).start()
 
     def _copy(self, source: socket.socket, target: socket.socket) -> None:
         with contextlib.suppress(OSError):
             while data := source.recv(65536):
-                target.sendall(data)
+                if target not in self.silent:
+                    target.sendall(data)
         for end in (source, target):
             with contextlib.suppress(OSError):
                 end.shutdown(socket.SHUT_RDWR)
-        self.open.discard(source)
+        for ends in (self.open, self.clients, self.silent):
+            ends.discard(source)
         source.close()
 
 

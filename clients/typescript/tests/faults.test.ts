@@ -1,12 +1,13 @@
 /**
- * Calls with keys, while the broker and the daemon are killed, connections are cut, and replies come late or twice;
- * TOOLBUS_ROUNDS says how often.
+ * Calls with keys, while the broker and the daemon are killed, connections are cut, confirms are lost, and replies come
+ * late or twice; TOOLBUS_ROUNDS says how often.
  */
 
 import assert from "node:assert/strict";
 import { randomUUID } from "node:crypto";
 import { test } from "node:test";
 import { setTimeout as sleep } from "node:timers/promises";
+import type { ConsumeMessage } from "amqplib";
 import { OutcomeUnknown, Toolbus } from "../src/index.js";
 import { eventually, newWorld, TcpProxy, type World } from "./support.js";
 
@@ -24,18 +25,40 @@ const FAULTS: Record<string, (world: World, proxy: TcpProxy, bus: Toolbus) => Pr
     await broker.kill();
     await broker.start();
   },
-  "replies come late and twice": async (_, __, bus) => {
-    const receive = bus["link"]["receive"];
-    bus["link"]["receive"] = (message) => {
+  "a confirm is lost": async ({ backend }, proxy) => {
+    await using alone = await Toolbus.connect(proxy.url(), { agent: "ana" });
+    const session = alone["link"]["session"];
+    proxy.silence();
+    const id = randomUUID();
+    const call = alone.call("effect", { id }, { key: id });
+    await eventually(() => backend.effects.has(id), "the effect", 60_000);
+    assert.equal(session?.["unconfirmed"], 1);
+    await proxy.cutUntilBack(alone);
+    assert.equal(String(await call), "done");
+  },
+  "replies come late": (_, __, bus) =>
+    receiving(bus, (receive, message) => {
+      setTimeout(receive, 300, message);
+    }),
+  "replies come twice": async (_, __, bus) => {
+    const before = bus.strays;
+    await receiving(bus, (receive, message) => {
       receive(message);
       setTimeout(receive, 50, message);
-    };
-    await sleep(300);
-    bus["link"]["receive"] = (message) => void setTimeout(receive, 50, message);
-    await sleep(300);
-    bus["link"]["receive"] = receive;
+    });
+    assert(bus.strays > before);
   },
 };
+
+type Receive = (message: ConsumeMessage) => void;
+
+/** Has the client get its replies in another way for a while. */
+async function receiving(bus: Toolbus, get: (receive: Receive, message: ConsumeMessage) => void): Promise<void> {
+  const receive = bus["link"]["receive"];
+  bus["link"]["receive"] = (message) => get(receive, message);
+  await sleep(600);
+  bus["link"]["receive"] = receive;
+}
 
 test("no call is lost, and none has two effects", { timeout: ROUNDS * 300_000 }, async (context) => {
   const world = await newWorld();

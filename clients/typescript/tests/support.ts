@@ -142,17 +142,20 @@ export class Broker {
   }
 }
 
-/** A way to the broker that can be cut. */
+/** A way to the broker that can be cut, or made silent. */
 export class TcpProxy {
   /** Whether new connections end at once. */
   refuses = false;
   private readonly open = new Set<net.Socket>();
+  /** Ends at the client, by those at the broker. */
+  private readonly clients = new Map<net.Socket, net.Socket>();
   private readonly server: net.Server;
 
   private constructor(target: number) {
     this.server = net.createServer((near) => {
       if (this.refuses) return void near.destroy();
       const far = net.connect(target, "127.0.0.1");
+      this.clients.set(far, near);
       for (const [one, other] of [
         [near, far],
         [far, near],
@@ -162,6 +165,7 @@ export class TcpProxy {
           .on("error", () => {})
           .on("close", () => {
             this.open.delete(one);
+            this.clients.delete(one);
             other.destroy();
           });
         one.pipe(other);
@@ -183,6 +187,11 @@ export class TcpProxy {
   /** Ends all connections without a word. */
   cut(): void {
     for (const end of this.open) end.destroy();
+  }
+
+  /** Drops what the broker sends over the connections of now, until they are cut; what clients send arrives. */
+  silence(): void {
+    for (const [far, near] of this.clients) far.unpipe(near).resume();
   }
 
   /** Ends the connections of a client, and waits until it has others. */
