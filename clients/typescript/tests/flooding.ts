@@ -1,0 +1,20 @@
+/** A program that sends replies for nobody to a queue; writes how many of them the broker refused. */
+
+import { connect } from "amqplib";
+
+const [url, queue, count] = process.argv.slice(2) as [string, string, string];
+const CHUNK = 1_000;
+const connection = await connect(url);
+const channel = await connection.createConfirmChannel();
+let refused = 0;
+const confirmed = (error: unknown) => {
+  if (error) refused += 1;
+};
+for (let sent = 0; sent < Number(count); sent += CHUNK) {
+  for (let number = 0; number < CHUNK; number++) {
+    channel.sendToQueue(queue, Buffer.from("{}"), { correlationId: "nobody" }, confirmed);
+  }
+  await channel.waitForConfirms().catch(() => {}); // it throws for what is refused
+}
+await connection.close();
+console.log(refused);
