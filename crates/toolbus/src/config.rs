@@ -292,6 +292,12 @@ impl Config {
         }
     }
 
+    /// The audit file of a daemon with these sources, as far as they can be read.
+    #[must_use]
+    pub fn audit_file_as_written(sources: &Sources) -> Option<PathBuf> {
+        Self::as_written(sources, &["audit", "file"])
+    }
+
     /// Files that hold secrets of these sources, as far as they can be read.
     #[must_use]
     pub fn secret_files(sources: &Sources) -> Vec<PathBuf> {

@@ -55,9 +55,10 @@ async fn a_call_of_an_earlier_start_is_found_in_the_audit_file() {
     daemon.stop(&site).await;
 
     let daemon = Daemon::start(&site, &audited).await;
-    let found = daemon.operate(&["trace", &call_id]).await;
+    let trace = ["trace", &call_id, "--config", "site.toml", "--config", "more.toml"];
+    let found = daemon.operate(&trace).await;
     assert!(found.code == 0 && found.out.contains("tool_not_found") && found.out.contains("ended"), "{found:?}");
-    let found = daemon.operate(&["trace", &call_id, "--output", "json"]).await.json();
+    let found = daemon.operate(&[&trace[..], &["--output", "json"]].concat()).await.json();
     assert_eq!((&found["calls"], &found["recorded"][0]["event"]), (&json!([]), &json!("refused")), "{found}");
     daemon.stop(&site).await;
 }

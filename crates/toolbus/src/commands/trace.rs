@@ -100,8 +100,7 @@ pub async fn run(args: TraceArgs, operator: &Operator) -> Result<ExitCode, Targe
 /// The last records of a call in the audit file; none where there is no such file, which is told on standard error if it
 /// cannot be read.
 fn recorded(operator: &Operator, call_id: &str) -> Vec<Map<String, Value>> {
-    let file = Config::load_for(&operator.sources, &[]).ok().and_then(|loaded| loaded.config.audit.file);
-    let Some(file) = file else { return Vec::new() };
+    let Some(file) = Config::audit_file_as_written(&operator.sources) else { return Vec::new() };
     audit::records_of(&file, call_id).unwrap_or_else(|error| {
         note(&format!("the audit file `{}` cannot be read: {error}", file.display()));
         Vec::new()
