@@ -58,8 +58,8 @@ pub(super) fn definitions() -> Map<String, Value> {
             "correlation_id": {"type": "string", "maxLength": 255, "description": "Copied into the reply; an empty string if absent."},
             "reply_to": {"type": "string", "maxLength": 255, "description": "Where the reply goes: a queue or a topic. Of a reply, an empty string."},
             "timestamp": {"type": "integer", "minimum": 0, "description": "Unix seconds."},
-            "user_id": {"type": "string", "description": "Login of the sender, which the broker verifies. Not written."},
-            "expiration": {"type": "string", "description": "Milliseconds, as text, after which the broker dead-letters the message. Not written."},
+            "user_id": {"type": "string", "description": "Login of the sender, which the broker verifies. A daemon does not write it."},
+            "expiration": {"type": "string", "description": "Milliseconds, as text, after which the broker dead-letters the message. A daemon does not write it."},
             "headers": {"anyOf": [{"$ref": "#/$defs/RequestHeaders"}, {"$ref": "#/$defs/ReplyHeaders"}]},
         },
     });

@@ -6,6 +6,7 @@ use tokio::sync::watch;
 use toolbus_core::audit::Audit;
 use toolbus_core::events::Discard;
 use toolbus_core::ledger::Ledger;
+use toolbus_core::policy::PolicyHandle;
 use toolbus_core::registry::Registry;
 use toolbus_core::telemetry::Load;
 use toolbus_core::toolsets::SessionSets;
@@ -18,7 +19,7 @@ use super::{App, AppError, CallParts, DaemonParts, Mode, Peers, Tasks, listen, p
 use crate::config::daemon::Role;
 use crate::config::{Config, Sources};
 use crate::families::{
-    self, AppServers, Contributions, DeferredInvoker, FamilyContext, FamilyError, Purpose, ToolFamily,
+    self, AppServers, Contributions, DeferredInvoker, FamilyContext, FamilyError, Planned, Purpose, ToolFamily,
 };
 use crate::http::admin::{DaemonAdmin, SwitchStore};
 use crate::http::{Build, Health, HealthSources, HttpAuth};
@@ -35,20 +36,14 @@ pub(super) async fn build(
     };
     let is_daemon = recording.is_some();
     let files_read = reload::fingerprint(&sources).await;
-    let (mut config, warnings) = families::with_specifications(config, None).await;
-    for warning in warnings {
-        tracing::warn!(warning, "a specification");
-    }
+    let mut config = with_specifications(config).await;
     let redactor = recording.as_ref().map_or_else(|| parts::redactor(&config), |recording| recording.redactor.clone());
     let Stores { store, redis, claim, ledger, memory, is_fallback, files, unwritable } = match is_daemon {
         true => Stores::open(&config, &sources.holder()).await?,
         false => Stores::in_memory(&config),
     };
     if is_fallback {
-        config.store.state_file = None;
-        if let Some(what) = config.unkept_pins(&sources) {
-            return Err(FamilyError::from(format!("pins.file {what}")).into());
-        }
+        keep_in_memory(&mut config, &sources)?;
     }
     let pin_file = if is_daemon { config.pin_file(&sources) } else { pin_file };
     let switches = Arc::new(SwitchStore::new(Arc::clone(&store), redis.is_some()));
@@ -74,11 +69,7 @@ pub(super) async fn build(
         invoker: DeferredInvoker::default(),
     };
     let families = families(&context)?;
-    families::prepare(&families, &config).await?;
-    let planned = families::plan(&families, &config, &|_| None)?;
-    policy.registry().register_all(planned.tools)?;
-    // Calls right after the start must find these tools.
-    policy.refresh();
+    let planned = register(&families, &config, &policy).await?;
     let pins = pins::open(&config, pin_file, is_daemon, &policy).await?;
     policy.refresh();
     let mut given = families::contributions(&families);
@@ -123,6 +114,37 @@ pub(super) async fn build(
         tasks,
         config,
     })
+}
+
+/// The configuration with what its specifications say; what is wrong with them goes to the log.
+async fn with_specifications(config: &Config) -> Config {
+    let (config, warnings) = families::with_specifications(config, None).await;
+    for warning in warnings {
+        tracing::warn!(warning, "a specification");
+    }
+    config
+}
+
+/// Takes the state folder from the configuration, which cannot be used; fails if pins would be lost with it.
+fn keep_in_memory(config: &mut Config, sources: &Sources) -> Result<(), FamilyError> {
+    config.store.state_file = None;
+    match config.unkept_pins(sources) {
+        Some(what) => Err(format!("pins.file {what}").into()),
+        None => Ok(()),
+    }
+}
+
+/// Has the families get ready, and registers their tools: calls right after the start must find them.
+async fn register(
+    families: &[Box<dyn ToolFamily>],
+    config: &Config,
+    policy: &PolicyHandle,
+) -> Result<Planned, AppError> {
+    families::prepare(families, config).await?;
+    let mut planned = families::plan(families, config, &|_| None)?;
+    policy.registry().register_all(std::mem::take(&mut planned.tools))?;
+    policy.refresh();
+    Ok(planned)
 }
 
 /// Builds the parts that take calls and run them.
