@@ -252,6 +252,8 @@ export class Visitors {
     await page.goto(`${daemon.url}/console${path}`);
     await logIn(page, token);
     await page.locator("nav").waitFor();
+    // Before that, no script is there for keys.
+    await page.waitForLoadState();
     return page;
   }
 
