@@ -12,6 +12,10 @@ max_entries = 50
 thinkers = ["worker"]
 [[a2a.agents]]
 name = "bob"
+[[rest.endpoints]]
+name = "get_absent"
+description = "Has no server"
+url = "http://127.0.0.1:1/"
 [agents.gus]
 allowed_agents = ["bob"]
 `;
@@ -61,6 +65,18 @@ test("scheduled tasks are listed with agent, tool and next times, and an operato
   await page.waitForURL("**/console/schedules");
   assert.deepEqual((await cells(page, "#rows")).map(([task]) => task), ["reminds"]);
   assert.doesNotMatch(await done(daemon.call("ana", "list_scheduled_tasks")), /calls/);
+});
+
+test("a scheduled call that could not begin waits, and the list says until when and why", async () => {
+  const call = { name: "tries", cron: "* * * * * *", description: "In vain", run_once: true, tool: { name: "get_absent" } };
+  await done(daemon.call("ana", "schedule_task", call));
+  const page = await visitors.visitor(daemon, { path: "/schedules?agent=ana" });
+  const row = page.locator("#rows tr", { hasText: "tries" });
+  await row.getByText(/waits, next try/).waitFor();
+  await row.getByText("its call failed: execution_failed").waitFor();
+  assert.match((await cells(page, "#rows"))[0][3], /^▲ waits, next try in \d+ s/);
+  await row.getByRole("button", { name: "Cancel" }).click();
+  await row.waitFor({ state: "detached" });
 });
 
 test("tasks for sub-agents and for other agents are listed with their states, and without their texts", async () => {

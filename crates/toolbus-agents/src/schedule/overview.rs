@@ -37,6 +37,8 @@ pub struct ScheduledTask {
     pub last: Option<u64>,
     /// Whether a call of the task has begun, and not ended as far as this process saw it.
     pub is_running: bool,
+    /// When its call, which could not begin, is tried again, where this process makes it.
+    pub retry: Option<u64>,
     /// Failure of the last time, where this process saw it.
     pub failure: Option<String>,
 }
@@ -57,6 +59,7 @@ impl ScheduledTask {
             next: task.next,
             last: task.last,
             is_running: task.begun.is_some(),
+            retry: None,
             failure: None,
         }
     }
@@ -80,11 +83,15 @@ impl TaskStore {
     /// If the store cannot be read.
     pub async fn overview(&self) -> Result<Overview<ScheduledTask>, StoreError> {
         let Overview { rows, is_whole } = self.all().await?;
-        let with_failure = |task: ScheduledTask| ScheduledTask {
-            // The result of one that ended waits to be published.
-            is_running: task.is_running && !self.failures().has_message(&task.id),
-            failure: self.failures().of(&task.id),
-            ..task
+        let with_failure = |task: ScheduledTask| {
+            let retry = self.failures().retry_of(&task.id).filter(|_| task.is_running);
+            ScheduledTask {
+                // The result of one that ended waits to be published.
+                is_running: task.is_running && retry.is_none() && !self.failures().has_message(&task.id),
+                retry,
+                failure: self.failures().of(&task.id),
+                ..task
+            }
         };
         let mut rows: Vec<ScheduledTask> = rows.into_iter().map(ScheduledTask::new).map(with_failure).collect();
         rows.sort_by(|one, other| (one.next, &one.name).cmp(&(other.next, &other.name)));

@@ -212,7 +212,10 @@ impl Scheduler {
         let mut away = None;
         for (SharePass { published, calls, is_waiting, tasks }, share) in published {
             published.iter().for_each(|one| self.note(one));
-            calls.into_iter().for_each(|call| self.calls.start(&share, call));
+            for call in calls {
+                self.tasks.failures().note_retry(&call.task.id, None);
+                self.calls.start(&share, call);
+            }
             self.calls.note_waiting(&share, is_waiting);
             let settled = published.into_iter().map(|one| (one.id.clone(), one));
             match tasks {
@@ -333,6 +336,7 @@ impl Scheduler {
                     let wait = wait.max(MIN_RETRY.saturating_mul(1 << tries.min(10))).min(MAX_RETRY);
                     let at = self.now().saturating_add(milliseconds(wait));
                     self.failing.insert(id.clone(), Retry { tries: tries + 1, at });
+                    self.tasks.failures().note_retry(id, Some(at / 1000));
                 }
                 None => {
                     self.failing.remove(id);

@@ -82,6 +82,7 @@ fn row(pages: &PageWriter, task: &ScheduledTask, later: &[u64]) -> Markup {
             }
             td {
                 @if task.is_running { (Status::Slow.mark()) " runs" }
+                @else if let Some(retry) = task.retry { (Status::Slow.mark()) " waits, next try " (time(retry)) }
                 @else { (time(task.next)) }
                 @for at in later { span.dim { ", " (time(*at)) } }
             }

@@ -98,7 +98,7 @@ async fn a_call_that_the_agent_may_not_make_by_then_publishes_why() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_operator_sees_what_failed_last_until_it_succeeds_and_no_call_as_running_that_ended() {
+async fn an_operator_sees_what_failed_last_until_it_succeeds_and_no_call_as_running_that_waits_or_ended() {
     let mut fixture = Fixture::new();
     let scheduler = fixture.scheduler(Missed::Once, false);
     let seen = scheduler.tasks.clone();
@@ -108,10 +108,12 @@ async fn an_operator_sees_what_failed_last_until_it_succeeds_and_no_call_as_runn
     fixture.schedule_call("unreachable_twice", "* * * * *", 60, false).await;
     fixture.wait(61).await;
     insta::assert_snapshot!(failure().await.unwrap(), @"its call failed: execution_failed");
-    assert!(shown().await.is_running);
+    let waiting = shown().await;
+    assert_eq!((waiting.is_running, waiting.retry), (false, Some(START + 65)));
     fixture.wait(20).await;
     insta::assert_snapshot!(failure().await.unwrap(), @"not published: no queue is bound to `scheduled.task.ana`");
-    assert!(!shown().await.is_running);
+    let ended = shown().await;
+    assert_eq!((ended.is_running, ended.retry), (false, None));
     let _queue = fixture.queue("ana");
     fixture.wait(60).await;
     assert_eq!(failure().await, None);
