@@ -45,6 +45,18 @@ test("the overview says that calls are taken, and what failed by agent and tool"
   await page.locator("#busiest").getByRole("link", { name: "ana" }).waitFor();
 });
 
+test("the overview has the state of broker, store and MCP servers, which lead to their pages", async () => {
+  const page = await visitors.visitor(daemon);
+  const fact = (name) => page.locator(`#facts dt:text-is("${name}") + dd`);
+  await fact("MCP servers").getByText("1 of 2 ready").waitFor();
+  assert.match(await fact("Broker").innerText(), /^● connected/);
+  assert.equal(await fact("Store").innerText(), "● SQLite");
+  await fact("MCP servers").locator(".mark.slow").waitFor();
+  assert.equal(await fact("Sandbox").count(), 0, "the daemon runs no scripts");
+  await fact("MCP servers").getByRole("link").click();
+  await page.waitForURL("**/console/servers");
+});
+
 test("the list of calls has one line for each, newest first, with outcome and times", async () => {
   const page = await visitors.visitor(daemon, { path: "/calls" });
   const rows = page.locator("#rows tbody tr");

@@ -5,14 +5,18 @@ use std::sync::Arc;
 
 use axum::response::Response;
 use maud::{Markup, html};
+use toolbus_mcp_client::status::PhaseName;
+use toolbus_sandbox::Level;
+use toolbus_scripts::runner::RunnerStatus;
+use toolbus_store::StoreUrl;
 
 use super::PATH;
 use super::charts::{ChartLine, chart};
 use super::history::{STEP, Step};
 use super::page::{PageWriter, Status, duration, url_encoded};
-use crate::http::Blocker;
 use crate::http::admin::recent::RecentQuery;
 use crate::http::admin::view::DaemonStatus;
+use crate::http::{Blocker, McpServerHealth};
 
 /// Failures that are listed.
 const MAX_FAILURES: usize = 10;
@@ -35,7 +39,6 @@ pub(super) async fn page(pages: PageWriter) -> Response {
 
 fn works(pages: &PageWriter, status: &DaemonStatus) -> Markup {
     let health = &status.status;
-    let broker = &health.broker;
     html! {
         section aria-labelledby="works" {
             h2 #works { "Does it work" }
@@ -61,26 +64,82 @@ fn works(pages: &PageWriter, status: &DaemonStatus) -> Markup {
                 }
                 @for off in &status.disabled { p { (Status::Off.mark()) " The " (off.kind) " " (pages.text(&off.name)) " is switched off." } }
             }
-            dl #facts data-part {
-                dt { "Broker" }
-                dd { @if broker.connected { "connected" } @else { "away" } ", reconnects: " (broker.reconnects) }
-                dt { "Queues" }
-                dd { @for queue in &broker.consumers { div { (if queue.confirmed { Status::Ok } else { Status::Failed }.mark()) " " (pages.text(&queue.queue)) } } }
-                @if let Some(dead_letters) = broker.dead_letters {
-                    dt { "Dead letters" }
-                    dd {
-                        @if dead_letters > 0 { (Status::Slow.mark()) " " }
-                        a href=(format!("{PATH}/dead-letters")) { (dead_letters) }
-                    }
-                }
-                @if let Some(script) = &health.script {
-                    dt { "Scripts" } dd { (script.running) " running, " (script.waiting) " waiting" }
-                }
-                dt { "Tools" } dd { a href=(format!("{PATH}/tools")) { (health.counts.tools) } }
-                dt { "Up for" } dd { (up_for(health.uptime_seconds)) }
-                dt { "Version" } dd { (health.build.version) " " span.dim { (health.build.commit) } }
-            }
+            (facts(pages, status))
         }
+    }
+}
+
+/// The parts that the daemon needs, and how each is.
+fn facts(pages: &PageWriter, status: &DaemonStatus) -> Markup {
+    let health = &status.status;
+    let broker = &health.broker;
+    let either = |is_good| if is_good { Status::Ok.mark() } else { Status::Failed.mark() };
+    html! {
+        dl #facts data-part {
+            dt { "Broker" }
+            dd {
+                (either(broker.connected)) @if broker.connected { " connected" } @else { " away" }
+                ", reconnects: " (broker.reconnects)
+            }
+            dt { "Queues" }
+            dd { @for queue in &broker.consumers { div { (either(queue.confirmed)) " " (pages.text(&queue.queue)) } } }
+            @if let Some(dead_letters) = broker.dead_letters {
+                dt { "Dead letters" }
+                dd {
+                    @if dead_letters > 0 { (Status::Slow.mark()) " " }
+                    a href=(format!("{PATH}/dead-letters")) { (dead_letters) }
+                }
+            }
+            dt { "Store" } dd { (store(pages, status)) }
+            @if let Some(script) = &health.script {
+                dt { "Sandbox" } dd { (sandbox(&script.runner)) }
+                dt { "Scripts" } dd { (script.running) " running, " (script.waiting) " waiting" }
+            }
+            dt { "MCP servers" } dd { (servers(&health.mcp)) }
+            dt { "Tools" } dd { a href=(format!("{PATH}/tools")) { (health.counts.tools) } }
+            dt { "Up for" } dd { (up_for(health.uptime_seconds)) }
+            dt { "Version" } dd { (health.build.version) " " span.dim { (health.build.commit) } }
+        }
+    }
+}
+
+/// The kind of store, and whether it can be used.
+fn store(pages: &PageWriter, status: &DaemonStatus) -> Markup {
+    let is_away = status.blocked_by.iter().any(|blocker| matches!(blocker, Blocker::StoreAway { .. }));
+    let (mark, kind) = match pages.store() {
+        StoreUrl::Memory => (Status::Slow, "in memory"),
+        StoreUrl::Sqlite(_) => (Status::Ok, "SQLite"),
+        StoreUrl::Redis(_) => (Status::Ok, "Redis"),
+    };
+    let mark = if is_away { Status::Failed } else { mark };
+    html! { (mark.mark()) " " (kind) @if is_away { ", cannot be used" } }
+}
+
+/// Level at which scripts are confined.
+fn sandbox(runner: &RunnerStatus) -> Markup {
+    let mark = match runner.level {
+        Some(Level::Full) => Some(Status::Ok),
+        Some(Level::NoNamespaces | Level::LimitsOnly) => Some(Status::Slow),
+        // What confines scripts there is not this machine's.
+        None => None,
+    };
+    html! {
+        @if let Some(mark) = mark { (mark.mark()) " " }
+        a href=(format!("{PATH}/servers#scripts")) {
+            @match runner.level { Some(level) => { (level.to_string()) }, None => { "none, runner: " (runner.runner) } }
+        }
+    }
+}
+
+/// Numbers of servers by phase, those that are ready first.
+fn servers(servers: &[McpServerHealth]) -> Markup {
+    let count = |phase| servers.iter().filter(|server| server.phase == phase).count();
+    let mark = if servers.iter().any(|server| server.phase.is_failing()) { Status::Slow } else { Status::Ok };
+    let others = PhaseName::ALL.into_iter().filter(|phase| *phase != PhaseName::Ready && count(*phase) > 0);
+    html! {
+        @if !servers.is_empty() { (mark.mark()) " " }
+        a href=(format!("{PATH}/servers")) { (count(PhaseName::Ready)) " of " (servers.len()) " ready" }
+        @for phase in others { ", " (count(phase)) " " (phase.as_str().replace('-', " ")) }
     }
 }
 

@@ -103,7 +103,12 @@ impl PageWriter {
 
     /// Whether what the daemon keeps ends with it.
     pub(super) fn has_state_in_memory(&self) -> bool {
-        self.console.config.borrow().store.url() == StoreUrl::Memory
+        self.store() == StoreUrl::Memory
+    }
+
+    /// Where the daemon keeps its state.
+    pub(super) fn store(&self) -> StoreUrl {
+        self.console.config.borrow().store.url()
     }
 
     /// A text of others in one line.
