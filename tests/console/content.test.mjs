@@ -82,6 +82,21 @@ test("filters are in the address, and the form shows them", async () => {
   assert.equal(await other.getByLabel("Status").inputValue(), "failed");
 });
 
+test("calls are filtered by the source of their tool, and by every code of the wire", async () => {
+  await daemon.call("ana", "tool_0", {}, { id: "of-a-server" });
+  const page = await visitors.visitor(daemon, { path: "/calls" });
+  const codes = await page.getByLabel("Status").locator("option").allTextContents();
+  for (const code of ["tool not found", "invalid arguments", "execution failed", "overloaded", "cancelled", "auth required"]) {
+    assert.ok(codes.includes(code), code);
+  }
+  await page.getByLabel("Source").selectOption("mcp:notes");
+  await page.getByRole("button", { name: "Filter" }).click();
+  const ids = await page.locator("#rows tbody tr").evaluateAll((all) => all.map((row) => row.dataset.id));
+  assert.deepEqual(ids, ["of-a-server"]);
+  assert.equal(new URL(page.url()).searchParams.get("source"), "mcp:notes");
+  assert.equal(await page.getByLabel("Source").inputValue(), "mcp:notes");
+});
+
 test("the search finds a call by its correlation id", async () => {
   const page = await visitors.visitor(daemon);
   await page.keyboard.press("/");

@@ -31,7 +31,9 @@ pub struct RecentQuery {
     pub agent: Option<String>,
     /// Name of the tool.
     pub tool: Option<String>,
-    /// Status of the call; `failed` stands for all but `ok` and `in_flight`.
+    /// Source of the tool, such as `mcp:files`.
+    pub source: Option<String>,
+    /// Status of the call; `failed` stands for all but `ok`, `attached` and `in_flight`.
     pub status: Option<String>,
     /// Shortest time from arrival to end, in milliseconds. A call that runs has none yet.
     pub slower_ms: Option<u64>,
@@ -68,7 +70,9 @@ impl RecentQuery {
             self.slower_ms.is_none_or(|least| call.end.is_some_and(|end| end.total >= Duration::from_millis(least)));
         let has_number = self.number.is_none_or(|number| number == call.number);
         let has_id = self.id.as_deref().is_none_or(|id| call.has_id(id));
-        is_status && is_slow && has_number && has_id && has(&self.agent, &call.caller) && has(&self.tool, &call.tool)
+        let has_source = has(&self.source, call.source.as_deref().unwrap_or_default());
+        let has_names = has(&self.agent, &call.caller) && has(&self.tool, &call.tool) && has_source;
+        is_status && is_slow && has_number && has_id && has_names
     }
 }
 

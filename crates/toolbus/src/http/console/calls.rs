@@ -1,5 +1,6 @@
 //! Recent calls, and what the time of one went into.
 
+use std::collections::BTreeSet;
 use std::time::SystemTime;
 
 use axum::Extension;
@@ -9,7 +10,7 @@ use axum::response::Response;
 use maud::{Markup, html};
 use serde::Deserialize;
 use toolbus_core::{Clock, StepName};
-use toolbus_protocol::large_integers;
+use toolbus_protocol::{Code, large_integers};
 use toolbus_telemetry::RecentPayload;
 
 use super::access::Fields;
@@ -24,6 +25,7 @@ pub(super) struct CallFilter {
     id: String,
     agent: String,
     tool: String,
+    source: String,
     status: String,
     slower_ms: String,
 }
@@ -35,6 +37,7 @@ impl CallFilter {
             number: None,
             agent: given(&self.agent),
             tool: given(&self.tool),
+            source: given(&self.source),
             status: given(&self.status),
             slower_ms: self.slower_ms.trim().parse().ok(),
             limit: None,
@@ -49,14 +52,8 @@ pub(super) async fn list(pages: PageWriter, Query(filter): Query<CallFilter>) ->
         form.filter role="search" aria-label="Filter" {
             label { "Agent " input name="agent" value=(filter.agent); }
             label { "Tool " input name="tool" value=(filter.tool); }
-            label { "Status " select name="status" {
-                @for (value, label) in STATUSES {
-                    option value=(value) selected[value == filter.status] { (label) }
-                }
-                @if STATUSES.iter().all(|(value, _)| *value != filter.status) {
-                    option value=(filter.status) selected { (filter.status.replace('_', " ")) }
-                }
-            } }
+            label { "Source " select name="source" { (choices(&sources(&pages), &filter.source)) } }
+            label { "Status " select name="status" { (choices(&statuses(), &filter.status)) } }
             label { "Slower than, ms " input name="slower_ms" type="number" min="0" value=(filter.slower_ms); }
             label { "Id " input name="id" value=(filter.id); }
             button { "Filter" }
@@ -70,7 +67,10 @@ pub(super) async fn list(pages: PageWriter, Query(filter): Query<CallFilter>) ->
         } @else {
             table #rows data-part data-rows {
                 caption.hidden { "Recent calls, newest first" }
-                thead { tr { th { "Time" } th { "Agent" } th { "Tool" } th { "Outcome" } th.number { "Total" } th.number { "Wait" } th.number { "Run" } } }
+                thead { tr {
+                    @for name in ["Time", "Agent", "Tool", "Outcome"] { th scope="col" { (name) } }
+                    @for name in ["Total", "Wait", "Run"] { th.number scope="col" { (name) } }
+                } }
                 tbody { @for call in &found.calls { (row(&pages, call)) } }
             }
         }
@@ -79,17 +79,30 @@ pub(super) async fn list(pages: PageWriter, Query(filter): Query<CallFilter>) ->
 }
 
 /// Statuses that can be filtered by, and what they are called.
-const STATUSES: [(&str, &str); 9] = [
-    ("", "any"),
-    ("failed", "all that failed"),
-    ("in_flight", "in flight"),
-    ("ok", "ok"),
-    ("error", "error of the tool"),
-    ("timeout", "timeout"),
-    ("not_allowed", "not allowed"),
-    ("rate_limited", "rate limited"),
-    ("requeued", "requeued"),
-];
+fn statuses() -> Vec<(String, String)> {
+    let named =
+        [("failed", "all that failed"), ("in_flight", "in flight"), ("ok", "ok"), ("error", "error of the tool")];
+    let codes = Code::ALL.map(Code::as_str).into_iter().chain(["requeued", "attached"]).map(|code| (code, code));
+    let readable = |(value, label): (&str, &str)| (value.to_owned(), label.replace('_', " "));
+    named.into_iter().chain(codes).map(readable).collect()
+}
+
+/// Sources of the tools that there are.
+fn sources(pages: &PageWriter) -> Vec<(String, String)> {
+    let tools = pages.admin().gates.policy().current().tools();
+    let sources: BTreeSet<&str> = tools.iter().map(|tool| &*tool.source).collect();
+    sources.into_iter().map(|source| (source.to_owned(), pages.clean(source))).collect()
+}
+
+/// Options of a filter: any, and the values with their names. A chosen one that is not among them is added.
+fn choices(values: &[(String, String)], chosen: &str) -> Markup {
+    let is_known = chosen.is_empty() || values.iter().any(|(value, _)| value == chosen);
+    html! {
+        option value="" { "any" }
+        @for (value, label) in values { option value=(value) selected[value == chosen] { (label) } }
+        @if !is_known { option value=(chosen) selected { (chosen) } }
+    }
+}
 
 /// The gates before the permit in their order, and the cause of calls that each refuses.
 const GATES: [(StepName, &str); 5] = [
@@ -192,7 +205,7 @@ pub(super) async fn one(
     let main = html! {
         dl #facts data-part {
             (fact("Tool", Some(pages.link("tools", &call.tool))))
-            (fact("Source", call.source.as_deref().map(|source| pages.text(source))))
+            (fact("Source", call.source.as_deref().map(|source| source_link(&pages, source))))
             (fact("Called by", call.around.map(|around| outer(&pages, around))))
             (fact("Agent", Some(pages.link("agents", &call.agent))))
             (fact("Outcome", Some(outcome(call))))
@@ -234,9 +247,19 @@ pub(super) async fn one(
     pages.page("/calls", "A call", call.total_ms.is_none(), &main)
 }
 
+/// A source, which leads to its tools.
+fn source_link(pages: &PageWriter, source: &str) -> Markup {
+    html! { a href=(format!("{PATH}/tools{}", query([("source", source)]))) { (pages.text(source)) } }
+}
+
 /// The gates that a call passed, and what refused it, as far as its record tells.
 fn gates(pages: &PageWriter, call: &CallTrace) -> Markup {
     let has = |name: &str| call.steps.iter().any(|step| step.name == name);
+/// A source, which leads to its tools.
+fn source_link(pages: &PageWriter, source: &str) -> Markup {
+    html! { a href=(format!("{PATH}/tools{}", query([("source", source)]))) { (pages.text(source)) } }
+}
+
     let cause = call.cause.as_deref().unwrap_or_default();
     // Arguments that cannot be read are refused before the gates.
     let is_read = call.source.is_some() || cause == "tool_not_found";
