@@ -88,6 +88,10 @@ pub struct CallSummary<'a> {
     pub end: Option<CallEnd>,
     /// Whether the answer is one that was given before: a call that was counted already.
     pub replayed: bool,
+    /// Whether another call with its identity ran, and its answer is this one's.
+    pub attached: bool,
+    /// Key by which its caller identifies it, where one was given.
+    pub idempotency_key: Option<&'a str>,
     /// From arrival to the finished answer, the tool's time included.
     pub invoke: Duration,
     /// From arrival to the settled delivery.
@@ -110,6 +114,8 @@ impl CallSummary<'_> {
             call_id: "",
             end: None,
             replayed: false,
+            attached: false,
+            idempotency_key: None,
             invoke: total,
             total,
             waited: Duration::ZERO,

@@ -58,6 +58,12 @@ pub struct RecentCall {
     pub correlation_id: Option<Box<str>>,
     /// The caller's id of the call.
     pub call_id: Option<Box<str>>,
+    /// Key by which its caller identifies it, once it has ended.
+    pub idempotency_key: Option<Box<str>>,
+    /// Whether the broker had delivered its request before.
+    pub redelivered: bool,
+    /// Earlier deliveries of its request, as far as the broker counts them.
+    pub earlier_deliveries: u32,
     /// Trace of the call, 32 hexadecimal digits.
     pub trace_id: Option<Box<str>>,
     /// The caller's name, whether or not it is believed.
@@ -92,12 +98,14 @@ pub struct RecentPayload {
 /// End of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RecentEnd {
-    /// `ok`, `error`, a code of the wire, or `requeued`.
+    /// `ok`, `error`, a code of the wire, `requeued`, or `attached`: another call of its identity ran, and was replied.
     pub status: &'static str,
     /// As metrics have it in `error.type`.
     pub cause: Option<&'static str>,
     /// Whether the reply is one that was given before.
     pub replayed: bool,
+    /// Whether another call of its identity ran in its place.
+    pub attached: bool,
     /// From the arrival to the settled delivery.
     pub total: Duration,
 }
@@ -214,6 +222,9 @@ impl RecentRecorder {
             message_id: properties.and_then(|properties| properties.message_id.as_deref()).map(short),
             correlation_id: properties.and_then(|properties| properties.correlation_id.as_deref()).map(short),
             call_id: None,
+            idempotency_key: None,
+            redelivered: delivery.is_some_and(|delivery| delivery.redelivered),
+            earlier_deliveries: delivery.map_or(0, |delivery| delivery.earlier_deliveries),
             trace_id: inner.trace_id().map(short),
             caller: Arc::default(),
             tool: Arc::default(),
@@ -375,9 +386,12 @@ impl RecentSpan {
         call.tool = summary.tool.map_or_else(|| short(summary.requested).into(), |tool| Arc::clone(&tool.name));
         call.source = summary.tool.map(|tool| Arc::clone(&tool.source));
         call.call_id = Some(short(summary.call_id));
-        let status = summary.end.map_or("requeued", |end| end.status.as_str());
+        call.idempotency_key = summary.idempotency_key.map(short);
+        let without_reply = if summary.attached { "attached" } else { "requeued" };
+        let status = summary.end.map_or(without_reply, |end| end.status.as_str());
         let cause = summary.end.and_then(|end| end.cause).map(error_type);
-        call.end = Some(RecentEnd { status, cause, replayed: summary.replayed, total: summary.total });
+        let CallSummary { replayed, attached, total, .. } = *summary;
+        call.end = Some(RecentEnd { status, cause, replayed, attached, total });
     }
 }
 
@@ -444,6 +458,21 @@ mod tests {
     fn ended<'a>(caller: &'a Caller, end: CallEnd, total: Duration) -> CallSummary<'a> {
         let unanswered = CallSummary::unanswered(total);
         CallSummary { caller: Some(caller), requested: "absent", call_id: "c-2", end: Some(end), ..unanswered }
+    }
+
+    #[test]
+    fn a_duplicate_that_was_left_to_a_call_that_ran_is_told_from_a_request_that_was_requeued() {
+        let (calls, telemetry, _) = recorded();
+        let caller = Caller::unknown();
+        for attached in [true, false] {
+            let unanswered = CallSummary::unanswered(MS);
+            let summary =
+                CallSummary { caller: Some(&caller), attached, idempotency_key: Some("order-7"), ..unanswered };
+            telemetry.nested(None, None).finished(&summary);
+        }
+        let kept = calls.newest(9, |call| call.idempotency_key.as_deref() == Some("order-7"));
+        let statuses: Vec<_> = kept.iter().map(|call| call.end.unwrap().status).collect();
+        assert_eq!(statuses, ["requeued", "attached"]);
     }
 
     #[test]

@@ -69,6 +69,8 @@ pub(super) struct CallDelivery {
     pub(super) direct: Option<oneshot::Sender<Arc<Reply>>>,
     /// Whether the reply is one that was given before.
     pub(super) replayed: bool,
+    /// Whether another call ran in its place.
+    pub(super) attached: bool,
 }
 
 /// Tool of a call with its arguments, and rules for its result.
@@ -121,6 +123,7 @@ impl Call {
                 body_size: delivery.size,
                 direct: None,
                 replayed: false,
+                attached: false,
             },
             execution: Execution {
                 split_above: results.and_then(|results| results.threshold(Some(&delivery.routing_key), model)),
@@ -174,6 +177,7 @@ impl Call {
                 body_size,
                 direct: None,
                 replayed: false,
+                attached: false,
             },
             execution: Execution {
                 cancelled: Some(cancelled),
@@ -331,6 +335,7 @@ impl Call {
     /// Settles and concludes without a reply of its own.
     pub(super) async fn settle_without_reply(mut self: Box<Self>, done: bool) {
         self.settle(done).await;
+        self.delivery.attached &= done;
         self.end(None);
     }
 
@@ -357,6 +362,8 @@ impl Call {
             call_id: &self.request.call_id,
             end,
             replayed: self.delivery.replayed,
+            attached: self.delivery.attached,
+            idempotency_key: self.request.idempotency_key.as_deref(),
             invoke: answered.saturating_duration_since(self.timing.arrived),
             total,
             waited: self.timing.waited,

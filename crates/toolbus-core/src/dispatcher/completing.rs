@@ -93,6 +93,7 @@ impl Completer {
                 continue;
             }
             call.delivery.replayed = true;
+            call.delivery.attached = true;
             match recipients.iter_mut().find(|(first, _)| first.delivery.slot.has_same_reply_to(&call.delivery.slot)) {
                 Some((_, others)) => others.push(call),
                 None => recipients.push((call, Vec::new())),

@@ -76,7 +76,7 @@ impl Duplicates {
     }
 
     /// Leaves a duplicate to the call that runs, which settles and replies it in the end.
-    async fn attach(&self, call: Box<Call>, running: &Slot) -> Attachment {
+    async fn attach(&self, mut call: Box<Call>, running: &Slot) -> Attachment {
         if running.has_same_reply_to(&call.delivery.slot) {
             let Some(settle) = call.delivery.slot.take() else { return Attachment::Attached };
             match running.replace(settle, call.identity.is_redelivered) {
@@ -84,6 +84,7 @@ impl Duplicates {
                     if let Some(stale) = stale {
                         stale.acknowledge().await;
                     }
+                    call.delivery.attached = true;
                     call.end(None);
                 }
                 Err(settle) => {

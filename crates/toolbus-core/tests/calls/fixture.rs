@@ -54,6 +54,7 @@ pub(crate) fn sent(bus: &RecordingBus) -> Vec<Sent> {
 pub(crate) struct Recorder {
     published: AtomicUsize,
     dead_letters: AtomicUsize,
+    attached: AtomicUsize,
     panics: AtomicBool,
     ledger: Mutex<Vec<LedgerEvent>>,
 }
@@ -67,6 +68,11 @@ impl Recorder {
     /// Dead letters that were counted.
     pub(crate) fn dead_letters(&self) -> usize {
         self.dead_letters.load(Ordering::SeqCst)
+    }
+
+    /// Calls in whose place another one ran.
+    pub(crate) fn attached(&self) -> usize {
+        self.attached.load(Ordering::SeqCst)
     }
 
     /// Events of the ledger, in order.
@@ -126,7 +132,9 @@ impl CallSpan for RecordingSpan {
 
     fn published(&mut self, _: bool, _: Duration) {}
 
-    fn finished(self: Box<Self>, _: &CallSummary<'_>) {}
+    fn finished(self: Box<Self>, summary: &CallSummary<'_>) {
+        self.recorder.attached.fetch_add(summary.attached.into(), Ordering::SeqCst);
+    }
 }
 
 pub(crate) struct World {

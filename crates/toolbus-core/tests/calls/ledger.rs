@@ -117,6 +117,7 @@ async fn a_duplicate_that_arrives_while_the_first_runs_gets_the_same_answer_at_i
         assert_eq!(settlement.get(), Some(Settled::Acknowledged));
     }
     assert_eq!(world.told.ledger(), [LedgerEvent::Attached; 3]);
+    assert_eq!(world.told.attached(), 3, "and the first is none of them");
 }
 
 #[tokio::test(start_paused = true)]

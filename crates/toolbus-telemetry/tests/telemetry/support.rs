@@ -206,6 +206,8 @@ impl Script<'_> {
             call_id: "call-1",
             end: Some(self.end),
             replayed: self.replayed,
+            attached: false,
+            idempotency_key: None,
             invoke: Duration::from_millis(21),
             total: Duration::from_millis(24),
             waited: Duration::ZERO,

@@ -35,8 +35,8 @@ pub struct TraceArgs {
     /// Only calls of this tool.
     #[arg(long)]
     tool: Option<String>,
-    /// Only calls with this status: `ok`, `error`, `in_flight`, `requeued`, a code such as `timeout`, or `failed` for
-    /// every one that went wrong.
+    /// Only calls with this status: `ok`, `error`, `in_flight`, `requeued`, `attached`, a code such as `timeout`, or `failed`
+    /// for every one that went wrong.
     #[arg(long)]
     status: Option<String>,
     /// Only calls that took this long or longer, such as `500ms`.
@@ -147,8 +147,7 @@ pub(super) fn cells(call: &CallTrace) -> [String; 6] {
 fn status(call: &CallTrace) -> String {
     let cause = call.cause.as_deref().filter(|cause| *cause != call.status);
     let cause = cause.map(|cause| format!(" ({cause})")).unwrap_or_default();
-    let replayed = if call.replayed { " (repeated reply)" } else { "" };
-    format!("{}{cause}{replayed}", call.status)
+    format!("{}{cause}{}", call.status, call.repeated())
 }
 
 fn in_steps(call: &CallTrace) -> String {
@@ -169,6 +168,8 @@ fn in_steps(call: &CallTrace) -> String {
     add("call", call.call_id.as_deref());
     add("message", call.message_id.as_deref());
     add("correlation", call.correlation_id.as_deref());
+    add("idempotency key", call.idempotency_key.as_deref());
+    add("attempt", call.attempt().as_deref());
     add("trace", call.trace_id.as_deref());
     add("called by", call.around.map(|around| format!("number {around}")).as_deref());
     let mut steps = Table::new();
@@ -212,23 +213,18 @@ mod tests {
         let step = |name: &str, from_ms, took_ms| TraceStep { name: name.to_owned(), from_ms, took_ms };
         CallTrace {
             number: 7,
-            around: None,
             arrived: "2026-01-01T00:00:00.000Z".to_owned(),
             queue: Some("toolbus.invoke".to_owned()),
             message_id: Some("m-1".to_owned()),
-            correlation_id: None,
             call_id: Some("call\n1".to_owned()),
-            trace_id: None,
             agent: "ana".to_owned(),
             tool: "get_weather".to_owned(),
             source: Some("rest".to_owned()),
             status: status.to_owned(),
             cause: cause.map(str::to_owned),
-            refusal: None,
-            replayed: false,
             total_ms,
             steps: vec![step("check", 0.0, Some(0.25)), step("run", 0.25, total_ms)],
-            inner: Vec::new(),
+            ..CallTrace::default()
         }
     }
 
@@ -249,15 +245,18 @@ mod tests {
 
     #[test]
     fn a_call_is_shown_with_its_steps() {
-        insta::assert_snapshot!(in_steps(&call("in_flight", None, None)), @"
-        tool     get_weather
-        source   rest
-        agent    ana
-        status   in_flight
-        arrived  2026-01-01T00:00:00.000Z
-        queue    toolbus.invoke
-        call     call 1
-        message  m-1
+        let keyed = CallTrace { idempotency_key: Some("order-7".to_owned()), ..call("in_flight", None, None) };
+        insta::assert_snapshot!(in_steps(&keyed), @"
+        tool             get_weather
+        source           rest
+        agent            ana
+        status           in_flight
+        arrived          2026-01-01T00:00:00.000Z
+        queue            toolbus.invoke
+        call             call 1
+        message          m-1
+        idempotency key  order-7
+        attempt          first
 
         STEP   FROM     TOOK
         check  0.00 ms  0.25 ms

@@ -9,6 +9,8 @@ use toolbus_telemetry::{RecentCall, RecentCalls, RecentStep};
 
 /// Status of a call that runs.
 const IN_FLIGHT: &str = "in_flight";
+/// Status of a call in whose place another one ran.
+const ATTACHED: &str = "attached";
 /// Stands for every status of a call that has no result, or a bad one.
 const FAILED: &str = "failed";
 
@@ -63,7 +65,7 @@ impl RecentQuery {
         let status = call.end.map_or(IN_FLIGHT, |end| end.status);
         let has = |wanted: &Option<String>, own: &str| wanted.as_deref().is_none_or(|wanted| wanted == own);
         let is_status = match self.status.as_deref() {
-            Some(FAILED) => !["ok", IN_FLIGHT].contains(&status),
+            Some(FAILED) => !["ok", ATTACHED, IN_FLIGHT].contains(&status),
             _ => has(&self.status, status),
         };
         let is_slow =
@@ -112,7 +114,7 @@ pub struct CallTrace {
     pub tool: String,
     /// Source of the tool; absent if there is no such tool.
     pub source: Option<String>,
-    /// `ok`, `error`, a code of the wire, `requeued`, or `in_flight`.
+    /// `ok`, `error`, a code of the wire, `requeued`, `attached`, or `in_flight`.
     pub status: String,
     /// Cause of a missing result, with the value of `error.type` in metrics.
     pub cause: Option<String>,
@@ -120,6 +122,18 @@ pub struct CallTrace {
     pub refusal: Option<String>,
     /// Whether the reply is one that was given before.
     pub replayed: bool,
+    /// Whether another call of its identity ran in its place: the reply is that one's.
+    #[serde(default)]
+    pub attached: bool,
+    /// Key by which its caller identifies it, once it has ended; absent if the caller gave none.
+    #[serde(default)]
+    pub idempotency_key: Option<String>,
+    /// Whether the broker had delivered its request before.
+    #[serde(default)]
+    pub redelivered: bool,
+    /// Earlier deliveries of its request, as far as the broker counts them.
+    #[serde(default)]
+    pub earlier_deliveries: u32,
     /// Milliseconds from arrival to end; absent while it runs.
     pub total_ms: Option<f64>,
     /// The parts of its time, in order.
@@ -127,6 +141,29 @@ pub struct CallTrace {
     /// Calls that its tool made, oldest first, 200 at most in an answer; only of a call that is asked for by id or number.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub inner: Vec<CallTrace>,
+}
+
+impl CallTrace {
+    /// Addition to the outcome of a call whose reply is another one's.
+    #[must_use]
+    pub const fn repeated(&self) -> &'static str {
+        match (self.replayed, self.attached) {
+            (_, true) => " (reply of another run)",
+            (true, false) => " (repeated reply)",
+            (false, false) => "",
+        }
+    }
+
+    /// Which delivery of its request this is; `None` for a call that no message brought.
+    #[must_use]
+    pub fn attempt(&self) -> Option<String> {
+        self.queue.as_ref()?;
+        Some(match (self.earlier_deliveries, self.redelivered) {
+            (0, false) => "first".to_owned(),
+            (0, true) => "a later one".to_owned(),
+            (earlier, _) => format!("number {}", u64::from(earlier) + 1),
+        })
+    }
 }
 
 /// Recent calls by the call around them.
@@ -193,6 +230,10 @@ impl From<&RecentCall> for CallTrace {
             cause: end.and_then(|end| end.cause).map(str::to_owned),
             refusal: text(&call.refusal),
             replayed: end.is_some_and(|end| end.replayed),
+            attached: end.is_some_and(|end| end.attached),
+            idempotency_key: text(&call.idempotency_key),
+            redelivered: call.redelivered,
+            earlier_deliveries: call.earlier_deliveries,
             total_ms: end.map(|end| in_ms(end.total)),
             steps: call.steps.iter().map(Into::into).collect(),
             inner: Vec::new(),
@@ -258,6 +299,17 @@ mod tests {
         assert_eq!(find(Some("c-1"), inner), [r#"invoke ["add"]"#]);
         assert_eq!(find(Some("c-2"), inner), [""; 0]);
         assert_eq!(find(None, None), ["echo", "add", "invoke", "pipeline"]);
+    }
+
+    #[test]
+    fn the_attempt_of_a_call_is_told_as_far_as_the_broker_counts() {
+        let attempt = |earlier_deliveries, redelivered| {
+            let queue = Some("invoke".to_owned());
+            CallTrace { queue, earlier_deliveries, redelivered, ..CallTrace::default() }.attempt()
+        };
+        let told = [attempt(0, false), attempt(0, true), attempt(2, true)].map(Option::unwrap);
+        assert_eq!(told, ["first", "a later one", "number 3"]);
+        assert_eq!(CallTrace::default().attempt(), None, "no message brought it");
     }
 
     #[test]

@@ -159,7 +159,7 @@ fn status(call: &CallTrace) -> Status {
     match call.status.as_str() {
         "ok" => Status::Ok,
         "in_flight" => Status::Slow,
-        "requeued" => Status::Off,
+        "requeued" | "attached" => Status::Off,
         _ => Status::Failed,
     }
 }
@@ -169,7 +169,7 @@ fn outcome(call: &CallTrace) -> Markup {
     html! {
         (status(call).mark()) " " (call.status.replace('_', " "))
         @if let Some(cause) = cause { " " span.dim { "(" (cause) ")" } }
-        @if call.replayed { " " span.dim { "(repeated reply)" } }
+        span.dim { (call.repeated()) }
     }
 }
 
@@ -211,6 +211,8 @@ pub(super) async fn one(
             (fact("Outcome", Some(outcome(call))))
             (fact("Arrived", Some(time(&call.arrived))))
             (fact("Queue", call.queue.as_deref().map(|queue| pages.text(queue))))
+            (fact("Attempt", call.attempt().map(|attempt| html! { (attempt) })))
+            (fact("Idempotency key", id(&call.idempotency_key)))
             (fact("Call", id(&call.call_id)))
             (fact("Message", id(&call.message_id)))
             (fact("Correlation", id(&call.correlation_id)))
@@ -349,7 +351,12 @@ fn payloads(pages: &PageWriter, call: &CallTrace) -> Markup {
     let shown: Vec<_> = shown.collect();
     html! {
         @for payload in &shown { (payload) }
-        @if shown.is_empty() { p.empty { "The call has neither." } }
+        @if shown.is_empty() {
+            p.empty {
+                @if call.replayed || call.attached { "Not kept: the tool did not run, and the reply is another call's." }
+                @else { "The call has neither." }
+            }
+        }
     }
 }
 
