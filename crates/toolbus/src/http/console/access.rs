@@ -65,6 +65,12 @@ impl Fields {
     pub(super) fn get(&self, name: &str) -> &str {
         self.0.iter().find(|(field, _)| field == name).map_or("", |(_, value)| value)
     }
+
+    /// These fields, with others in front of them, which come first.
+    pub(super) fn under<const N: usize>(&self, fields: [(&str, &str); N]) -> Self {
+        let fields = fields.into_iter().map(|(name, value)| (name.to_owned(), value.to_owned()));
+        Self(fields.chain(self.0.iter().cloned()).collect())
+    }
 }
 
 impl Access {

@@ -15,7 +15,7 @@ use toolbus_telemetry::RecentPayload;
 
 use super::access::Fields;
 use super::page::{PageWriter, Status, duration, explain_path, given, query, size, tool_path, url_encoded};
-use super::{ByOperator, PATH};
+use super::{ByOperator, PATH, form};
 use crate::http::admin::recent::{CallTrace, MAX_INNER, RecentQuery, TraceStep};
 
 /// Filters of the list, as they are in its address. An empty one filters nothing.
@@ -220,8 +220,9 @@ pub(super) async fn one(
         }
         p {
             a href=(explain_path(&call.agent, &call.tool, &[])) { "Explain a call like it" } " "
-            @if !call.tool.is_empty() {
-                a href=(format!("{PATH}{}{}#call", tool_path(&call.tool), query([("agent", &*call.agent)]))) { "Call the tool again" }
+            @if !call.tool.is_empty() && pages.visitor.may_act {
+                @let draft = query([("agent", &*call.agent), (form::EARLIER, &*call.number.to_string())]);
+                a href=(format!("{PATH}{}{draft}#call", tool_path(&call.tool))) { "Call the tool again" }
             }
         }
         div #cancel data-part {
@@ -257,11 +258,6 @@ fn source_link(pages: &PageWriter, source: &str) -> Markup {
 /// The gates that a call passed, and what refused it, as far as its record tells.
 fn gates(pages: &PageWriter, call: &CallTrace) -> Markup {
     let has = |name: &str| call.steps.iter().any(|step| step.name == name);
-/// A source, which leads to its tools.
-fn source_link(pages: &PageWriter, source: &str) -> Markup {
-    html! { a href=(format!("{PATH}/tools{}", query([("source", source)]))) { (pages.text(source)) } }
-}
-
     let cause = call.cause.as_deref().unwrap_or_default();
     // Arguments that cannot be read are refused before the gates.
     let is_read = call.source.is_some() || cause == "tool_not_found";

@@ -3,7 +3,9 @@
 use maud::{Markup, html};
 use serde_json::value::{RawValue, to_raw_value};
 use serde_json::{Map, Value};
+use toolbus_core::redact::REDACTED;
 use toolbus_core::tool::ToolDescriptor;
+use toolbus_telemetry::RecentCall;
 
 use super::PATH;
 use super::access::Fields;
@@ -97,8 +99,39 @@ pub(super) fn arguments(tool: &ToolDescriptor, form: &Fields) -> Result<Box<RawV
     to_raw_value(&given).map_err(|error| format!("The arguments cannot be written as JSON: {error}."))
 }
 
+/// Field of an address with the number of an earlier call, whose arguments fill in the form.
+pub(super) const EARLIER: &str = "call";
+
+/// The draft with the arguments of the earlier call that it names, and what there is to say of them.
+fn with_earlier(pages: &PageWriter, tool: &ToolDescriptor, draft: &Fields) -> (Fields, Option<&'static str>) {
+    let Ok(number) = draft.get(EARLIER).parse::<u64>() else { return (draft.clone(), None) };
+    let is_meant = |call: &RecentCall| call.number == number && call.tool == tool.name;
+    let kept = pages.admin().recent.newest(1, is_meant).pop();
+    match kept.map(|call| call.arguments) {
+        _ if !pages.console.keeps_payloads => {
+            (draft.clone(), Some("The arguments of that call were not kept: http.console_payloads is \"none\"."))
+        }
+        None => (draft.clone(), Some("That call is no longer kept, and neither are its arguments.")),
+        Some(None) => {
+            (draft.clone(), Some("No arguments of that call were kept: it had none, or ended before they were read."))
+        }
+        Some(Some(payload)) if payload.is_cut => {
+            (draft.clone(), Some("The arguments of that call are too long: only their beginning was kept."))
+        }
+        Some(Some(payload)) => {
+            let told = match payload.text.contains(REDACTED) {
+                true => "The arguments are those of that call, but for secrets, which were removed.",
+                false => "The arguments are those of that call.",
+            };
+            (draft.under([("json", &*payload.text), ("form", "json")]), Some(told))
+        }
+    }
+}
+
 /// The form, filled in as `draft` has it.
 pub(super) fn call(pages: &PageWriter, tool: &ToolDescriptor, draft: &Fields) -> Markup {
+    let (draft, told) = with_earlier(pages, tool, draft);
+    let draft = &draft;
     let arguments = arguments_of(tool);
     let json = match draft.get("json") {
         "" => pages.clean(&format!("{:#}", Value::Object(example_arguments(tool.parameters.as_deref())))),
@@ -108,6 +141,7 @@ pub(super) fn call(pages: &PageWriter, tool: &ToolDescriptor, draft: &Fields) ->
     html! {
         @if pages.visitor.may_act {
             h2 #call { "Call it" }
+            @if let Some(told) = told { p.hint { (told) } }
             form.call method="post" action=(format!("{PATH}{}/call", tool_path(&tool.name))) {
                 (pages.proof())
                 (pages.agent_names())
