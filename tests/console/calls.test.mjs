@@ -3,13 +3,14 @@
 import assert from "node:assert/strict";
 import path from "node:path";
 import { after, before, test } from "node:test";
-import { ADMIN, Daemon, Visitors } from "./support.mjs";
+import { ADMIN, Daemon, READER, Visitors } from "./support.mjs";
 
 let daemon, unkept, visitors;
 
 before(async () => {
   const more = `
 [pipelines]
+[guides]
 [mcp.servers.notes]
 command = "${process.execPath}"
 args = ["${path.join(import.meta.dirname, "mcp_server.mjs")}", '["Keeps ${ADMIN}", "Notes", "1.4"]']
@@ -71,6 +72,52 @@ test("arguments are shown as JSON and results as text, without secrets, and mark
   assert.equal(await page.locator("#payloads :is(img, script)").count(), 0);
   assert.deepEqual(page.problems, []);
   assert.ok(!(await page.content()).includes(ADMIN));
+});
+
+test("a call is made again with its arguments, where they were kept", async () => {
+  await daemon.call("ana", "echo", { text: "once more" }, { id: "first" });
+  const page = await visitors.visitor(daemon, { path: "/calls/first" });
+  await page.getByRole("link", { name: "Call the tool again" }).click();
+  assert.ok(!page.url().includes("once"), "addresses are kept in histories");
+  await page.getByText("The arguments are those of that call.").waitFor();
+  assert.equal(await page.getByLabel("As agent").inputValue(), "ana");
+  assert.deepEqual(JSON.parse(await page.getByLabel("Arguments as JSON").inputValue()), { text: "once more" });
+  await page.getByRole("button", { name: "Call with this JSON" }).click();
+  await page.locator(".result pre").getByText("once more").waitFor();
+
+  await daemon.call("ana", "echo", { text: "long ".repeat(2_000) }, { id: "long" });
+  await page.goto(`${daemon.url}/console/calls/long`);
+  await page.getByRole("link", { name: "Call the tool again" }).click();
+  await page.getByText("only their beginning was kept").waitFor();
+
+  await unkept.call("ana", "echo", { text: "confidential" }, { id: "again" });
+  const other = await visitors.visitor(unkept, { path: "/calls/again" });
+  await other.getByRole("link", { name: "Call the tool again" }).click();
+  await other.getByText('The arguments of that call were not kept: http.console_payloads is "none".').waitFor();
+  const reader = await visitors.visitor(unkept, { path: "/calls/again", token: READER });
+  await reader.locator("#facts").waitFor();
+  assert.equal(await reader.getByRole("link", { name: "Call the tool again" }).count(), 0);
+});
+
+test("a repeated call has its key, and that its reply was given before", async () => {
+  const headers = { "rb-idempotency-key": "order-7" };
+  for (const id of ["paid", "paid-again"]) await daemon.call("ana", "tool_1", {}, { id, headers });
+  const page = await visitors.visitor(daemon, { path: "/calls/paid-again" });
+  const fact = (name) => page.locator(`#facts dt:text-is("${name}") + dd`);
+  assert.match(await fact("Outcome").innerText(), /ok \(repeated reply\)$/);
+  assert.match(await fact("Idempotency key").innerText(), /^order-7/);
+  assert.equal(await fact("Attempt").innerText(), "first");
+  await page.goto(`${daemon.url}/console/calls/paid`);
+  assert.match(await fact("Outcome").innerText(), /ok$/);
+});
+
+test("the page of a tool has the guides to its use, as models get them", async () => {
+  const page = await visitors.visitor(daemon, { path: "/tools/spawn_wisps" });
+  const guide = page.locator("details", { has: page.locator("summary", { hasText: "pipelines" }) });
+  await guide.locator("summary").click();
+  await guide.locator("pre").getByText("spawn_wisps").first().waitFor();
+  await page.goto(`${daemon.url}/console/tools/echo`);
+  assert.equal(await page.getByRole("heading", { name: "Guides" }).count(), 0);
 });
 
 test("the result of a call that failed is seen at once", async () => {

@@ -181,12 +181,12 @@ ${more}`;
   }
 
   /** Calls a tool over the bus; resolves to the body of the reply. */
-  call(agent, tool, args = {}, { id = randomUUID(), correlation = randomUUID() } = {}) {
+  call(agent, tool, args = {}, { id = randomUUID(), correlation = randomUUID(), headers = {} } = {}) {
     const options = {
       replyTo: "amq.rabbitmq.reply-to",
       correlationId: correlation,
       messageId: id,
-      headers: { "rb-source": agent },
+      headers: { "rb-source": agent, ...headers },
     };
     const body = JSON.stringify({ toolCallId: id, toolName: tool, arguments: args });
     const replied = new Promise((resolve) => this.#replies.set(correlation, resolve));

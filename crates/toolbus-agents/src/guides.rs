@@ -64,6 +64,18 @@ pub enum GuideFor {
     All,
 }
 
+impl GuideFor {
+    /// Whether a guide for these callers is about the tool.
+    fn is_about(&self, tool: &ToolDescriptor) -> bool {
+        match self {
+            Self::Source(source) => *tool.source == **source,
+            Self::Tool(name) => *tool.name == **name,
+            Self::Tools(patterns) => patterns.iter().any(|pattern| pattern.matches(&tool.name)),
+            Self::All => false,
+        }
+    }
+}
+
 /// Guides that depend on what else there is, such as the instructions of MCP servers.
 pub type FurtherGuides = Arc<dyn Fn(&EffectiveTools) -> Vec<Guide> + Send + Sync>;
 
@@ -108,17 +120,23 @@ impl Guides {
         let tools = effective.tools();
         let is_visible = |audience: &GuideFor| match audience {
             GuideFor::All => true,
-            GuideFor::Source(source) => tools.iter().any(|allowed| *allowed.tool.descriptor.source == **source),
             GuideFor::Tool(name) => effective.get(name).is_some(),
-            GuideFor::Tools(patterns) => {
-                tools.iter().any(|one| patterns.iter().any(|p| p.matches(&one.tool.descriptor.name)))
-            }
+            audience => tools.iter().any(|allowed| audience.is_about(&allowed.tool.descriptor)),
         };
         let own = self.own.iter().filter(|(audience, _)| is_visible(audience)).map(|(_, guide)| guide.clone());
         let mut guides: Vec<Guide> = own.chain((self.further)(effective)).collect();
         guides.sort_by(|a, b| a.name.cmp(&b.name));
         // The first of a family's guides counts, and comes before that of a server with this name.
         guides.dedup_by(|a, b| a.name == b.name);
+        guides
+    }
+
+    /// The guides to the use of a tool, without those for every caller and further ones.
+    #[must_use]
+    pub fn of_tool(&self, tool: &ToolDescriptor) -> Vec<Guide> {
+        let about = self.own.iter().filter(|(audience, _)| audience.is_about(tool));
+        let mut guides: Vec<Guide> = about.map(|(_, guide)| guide.clone()).collect();
+        guides.sort_by(|a, b| a.name.cmp(&b.name));
         guides
     }
 

@@ -59,6 +59,7 @@ impl ToolFamily for GuideFamily {
 
     fn contribute(&self, to: &mut Contributions) {
         to.resources = Some(Arc::new(self.documents.clone()));
+        to.views.guides = Arc::clone(&self.documents.guides);
     }
 }
 

@@ -3,11 +3,14 @@
 use std::fmt::Display;
 use std::sync::Arc;
 
+use parking_lot::RwLock;
 use tokio::sync::Mutex;
 use toolbus_agents::a2a::AgentTaskSummary;
+use toolbus_agents::guides::Guide;
 use toolbus_agents::schedule::{ScheduledTask, TaskStore};
 use toolbus_agents::subagent::SubagentSummary;
-use toolbus_agents::{AgentService, Overview, Subagents};
+use toolbus_agents::{AgentService, Guides, Overview, Subagents};
+use toolbus_core::tool::ToolDescriptor;
 use toolbus_memory::usage::MemoryUsage;
 use toolbus_memory::working_memory::{EntryInfo, KeyPrefix, MemoryLimits, MemoryOwner, WorkingMemory};
 
@@ -27,6 +30,8 @@ pub struct FamilyViews {
     pub turn: Arc<Mutex<()>>,
     /// Working memory, with its limits.
     pub memory: Option<(Arc<dyn WorkingMemory>, MemoryLimits)>,
+    /// The guides that are in force; `None` without `[guides]`.
+    pub guides: Arc<RwLock<Option<Guides>>>,
 }
 
 impl Admin {
@@ -75,6 +80,11 @@ impl Admin {
         let Some(agents) = &self.families.agents else { return Ok(None) };
         let _turn = self.families.turn.lock().await;
         agents.overview().await.map(Some).map_err(unreadable)
+    }
+
+    /// Returns the guides to the use of a tool, by name.
+    pub(in crate::http) fn guides(&self, tool: &ToolDescriptor) -> Vec<Guide> {
+        self.families.guides.read().as_ref().map(|guides| guides.of_tool(tool)).unwrap_or_default()
     }
 
     /// Returns how much is in working memory, with its limits; `None` without `[memory]`.

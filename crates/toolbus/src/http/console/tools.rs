@@ -54,7 +54,7 @@ fn listed(pages: &PageWriter, filter: &CatalogueFilter) -> PageResult {
     let sources: BTreeSet<&str> = all.iter().map(|tool| &*tool.source).collect();
     let filters: [(&str, &str); 3] = [("text", &filter.text), ("source", &filter.source), ("agent", &filter.agent)];
     let is_filtered = filters.iter().any(|(_, value)| !value.is_empty());
-    let busy = busy(pages);
+    let (busy, used) = (busy(pages), used(pages));
     let main = html! {
         form.filter role="search" aria-label="Filter" {
             label { "Name or description " input name="text" type="search" value=(filter.text); }
@@ -85,12 +85,15 @@ fn listed(pages: &PageWriter, filter: &CatalogueFilter) -> PageResult {
             table #rows data-part {
                 caption.hidden { "Tools by name" }
                 thead { tr {
-                    th { "Tool" } th { "Source" } th { "Effect" } th { "State" }
-                    th.number title="Calls that run now" { "Running" }
-                    th.number title="Calls that ended in the last one to two minutes" { "Lately" }
-                    th { "Description" }
+                    th scope="col" { "Tool" } th scope="col" { "Source" } th scope="col" { "Effect" }
+                    th scope="col" { "State" }
+                    th.number scope="col" title="Calls that run now" { "Running" }
+                    th.number scope="col" title="Calls that ended in the last one to two minutes" { "Lately" }
+                    th.number scope="col" title="Calls among the last thousand of the daemon" { "Calls" }
+                    th.number scope="col" title="Share of those calls that failed" { "Failed, %" }
+                    th scope="col" { "Description" }
                 } }
-                tbody { @for tool in paged.rows { (row(pages, tool, busy.get(&tool.name))) } }
+                tbody { @for tool in paged.rows { (row(pages, tool, busy.get(&tool.name), used.get(&tool.name))) } }
             }
         }
         (paged.links("/tools", &filters))
@@ -104,7 +107,32 @@ fn busy(pages: &PageWriter) -> HashMap<Arc<str>, (usize, u64)> {
     busy.into_iter().map(|tool| (tool.name, (tool.running, tool.recent))).collect()
 }
 
-fn row(pages: &PageWriter, tool: &ToolDescriptor, busy: Option<&(usize, u64)>) -> Markup {
+/// Calls of a tool that ended, among the last thousand of the daemon.
+#[derive(Debug, Clone, Copy, Default)]
+struct Use {
+    calls: usize,
+    failed: usize,
+}
+
+impl Use {
+    /// Share of the calls that failed, in per cent; `None` without calls.
+    fn failed_share(self) -> Option<String> {
+        (self.calls > 0).then(|| format!("{:.1}", self.failed as f64 / self.calls as f64 * 100.0))
+    }
+}
+
+/// Recent calls of each tool.
+fn used(pages: &PageWriter) -> HashMap<Arc<str>, Use> {
+    let mut used = HashMap::<Arc<str>, Use>::new();
+    for call in pages.admin().recent.newest(usize::MAX, |call| call.end.is_some() && call.source.is_some()) {
+        let one = used.entry(call.tool).or_default();
+        one.calls += 1;
+        one.failed += usize::from(call.end.is_some_and(|end| end.status != "ok"));
+    }
+    used
+}
+
+fn row(pages: &PageWriter, tool: &ToolDescriptor, busy: Option<&(usize, u64)>, used: Option<&Use>) -> Markup {
     html! {
         tr {
             td { (pages.link("tools", &tool.name)) }
@@ -113,6 +141,8 @@ fn row(pages: &PageWriter, tool: &ToolDescriptor, busy: Option<&(usize, u64)>) -
             td { (state(pages, tool)) }
             td.number { @if let Some((running, _)) = busy { (running) } }
             td.number { @if let Some((_, recent)) = busy { (recent) } }
+            td.number { @if let Some(used) = used { (used.calls) } }
+            td.number { @if let Some(share) = used.and_then(|used| used.failed_share()) { (share) } }
             td.dim { (pages.text(&tool.description)) }
         }
     }
@@ -148,11 +178,9 @@ pub(super) fn shown(pages: &PageWriter, tool: &ToolDescriptor, draft: &Fields) -
             dt { "Effect" } dd { (effect(tool.effect)) }
             dt { "Timeout" } dd { (tool.timeout.map_or_else(|| "as the daemon's".to_owned(), time_text)) }
             dt { "At a time" } dd { (limit(tool.max_in_flight)) }
-            dt { "Calls" }
-            dd {
-                (running) " running, " (recent) " lately, "
-                a href=(listing("/calls", "tool", &tool.name)) { "recent ones" }
-            }
+            dt { "Calls" } dd { (running) " running, " (recent) " lately" }
+            dt { "Of the last thousand" }
+            dd { (recent_use(pages, &tool.name)) }
             @if let Some(set) = &tool.toolset { dt { "Tool set" } dd { (pages.text(&set.set)) } }
             @if !tool.suspicions.is_empty() {
                 dt { "Suspect" }
@@ -170,8 +198,37 @@ pub(super) fn shown(pages: &PageWriter, tool: &ToolDescriptor, draft: &Fields) -
         @if let Some(schema) = &tool.output_schema { (pages.json("JSON Schema of structured results", schema)) }
         @let listed = definition(tool);
         @for format in Format::ALL { (pages.json(&format!("As models get it: {format}"), &render(&listed, format))) }
+        (guides(pages, tool))
         h2 { "Who may use it" }
         (users(pages, &tool.name))
+    }
+}
+
+/// Number of recent calls that are of a tool, and of those of them that failed.
+fn recent_use(pages: &PageWriter, tool: &str) -> Markup {
+    let used = used(pages).get(tool).copied().unwrap_or_default();
+    let failed = query([("tool", tool), ("status", "failed")]);
+    html! {
+        a href=(listing("/calls", "tool", tool)) { (used.calls) " calls" }
+        @if let Some(share) = used.failed_share() {
+            ", " a href=(format!("{PATH}/calls{failed}")) { (used.failed) " failed" } ", " (share) " %"
+        }
+    }
+}
+
+/// The guides to its use, as models get them.
+fn guides(pages: &PageWriter, tool: &ToolDescriptor) -> Markup {
+    let guides = pages.admin().guides(tool);
+    html! {
+        @if !guides.is_empty() {
+            h2 { "Guides" }
+            @for guide in &guides {
+                details {
+                    summary { (pages.text(&guide.name)) " " span.dim { (pages.text(&guide.summary)) } }
+                    (pages.block(&guide.text))
+                }
+            }
+        }
     }
 }
 
