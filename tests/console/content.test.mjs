@@ -156,6 +156,33 @@ test("MCP servers are shown with their tools, and one that fails with its error"
   await page.locator("#stderr").getByText("Keeps notes").waitFor();
 });
 
+test("a tool of a server is tried from its page, and a reader has no such link", async () => {
+  const page = await visitors.visitor(daemon, { path: "/servers/notes" });
+  await page.locator("#tools li", { hasText: "tool_1" }).getByRole("link", { name: "try" }).click();
+  await page.waitForURL("**/console/tools/tool_1#call");
+  await page.getByLabel("As agent").fill("ana");
+  await page.getByRole("button", { name: "Call", exact: true }).click();
+  await page.locator(".result pre").getByText("Keeps notes").waitFor();
+  const reader = await visitors.visitor(daemon, { path: "/servers/notes", token: READER });
+  await reader.locator("#tools").getByRole("link", { name: "tool_1" }).waitFor();
+  assert.equal(await reader.getByRole("link", { name: "try" }).count(), 0);
+});
+
+test("the page of a tool has how often it was called, and how many of the calls failed", async () => {
+  const page = await visitors.visitor(daemon, { path: "/tools/current_time" });
+  const fact = page.locator('dt:text-is("Of the last thousand") + dd');
+  assert.equal(await fact.innerText(), "0 calls");
+  for (const args of [{}, { timezone: 1 }, {}, {}]) await daemon.call("ana", "current_time", args);
+  await page.reload();
+  assert.equal(await fact.innerText(), "4 calls, 1 failed, 25.0 %");
+  await page.goto(`${daemon.url}/console/tools`);
+  const row = page.locator("#rows tr", { has: page.getByRole("link", { name: "current_time" }) });
+  assert.deepEqual((await row.locator("td").allInnerTexts()).slice(6, 8), ["4", "25.0"]);
+  await page.goBack();
+  await page.getByRole("link", { name: "1 failed" }).click();
+  assert.equal(await page.locator("#rows tbody tr").count(), 1);
+});
+
 test("an operator restarts a server from its page, and a reader has no such button", async () => {
   const page = await visitors.visitor(daemon, { path: "/servers/notes" });
   const process = page.locator("dt:has-text('Process') + dd");

@@ -7,10 +7,10 @@ use maud::{Markup, html};
 use serde::Deserialize;
 use toolbus_mcp_client::status::{PhaseName, ServerStatus};
 
-use super::ByOperator;
 use super::access::Fields;
-use super::page::{PageWriter, Status, duration, url_encoded};
+use super::page::{PageWriter, Status, duration, tool_path, url_encoded};
 use super::paging::Paged;
+use super::{ByOperator, PATH};
 use crate::http::admin::view::McpServerList;
 use crate::http::{OpenBreaker, RemotePhase, RemoteSetHealth, ScriptStatus};
 
@@ -236,7 +236,10 @@ fn tools(pages: &PageWriter, server: &ServerStatus, page: &str) -> Markup {
             @if server.tools.is_empty() { p.empty { "None is offered now." } }
             @else {
                 (paged.links(&format!("/servers/{}", url_encoded(&server.name)), &[]))
-                ul.columns { @for tool in paged.rows { li { (pages.link("tools", tool)) } } }
+                ul.columns { @for tool in paged.rows { li {
+                    (pages.link("tools", tool))
+                    @if pages.visitor.may_act { " " a href=(format!("{PATH}{}#call", tool_path(tool))) { "try" } }
+                } } }
             }
         }
     }
