@@ -128,8 +128,11 @@ test("an operator cancels a call that runs, and a reader has no such button", as
   const reader = await visitors.visitor(daemon, { path: "/calls/too-long", token: READER });
   await reader.getByText("goes on").waitFor();
   assert.equal(await reader.getByRole("button", { name: "Cancel" }).count(), 0);
+  const agent = await visitors.visitor(daemon, { path: "/agents/bea" });
+  await agent.locator("#rules").getByText(/^1 of \d+ running/).waitFor();
   await page.getByRole("button", { name: "Cancel" }).click();
   assert.equal((await replied).code, "cancelled");
+  await agent.locator("#rules").getByText(/^0 of \d+ running/).waitFor();
   await page.locator("#facts").getByText("cancelled").waitFor();
   await page.locator("#cancel button").waitFor({ state: "detached" });
   await page.getByRole("link", { name: "Call the tool again" }).click();

@@ -110,7 +110,7 @@ impl Role {
 
 pub(super) async fn one(pages: PageWriter, Path(name): Path<String>, Query(role): Query<Role>) -> Response {
     match pages.admin().agent(&name, &role.query()) {
-        Ok(agent) => pages.page("/agents", &name, false, &shown(&pages, &agent, &role)),
+        Ok(agent) => pages.page("/agents", &name, true, &shown(&pages, &agent, &role)),
         Err(error) => pages.refused(&error),
     }
 }
@@ -168,7 +168,7 @@ fn rules(pages: &PageWriter, name: &str, rules: &AppliedRules, (running, waiting
         }
     };
     html! {
-        dl {
+        dl #rules data-part {
             dt { "Calls now" }
             dd { (running) " of " (rules.max_in_flight) " running, " (waiting) " of " (rules.max_queued) " waiting" }
             dt { "Profile" }

@@ -158,6 +158,12 @@ pub(super) async fn one(pages: PageWriter, Path(name): Path<String>, Query(of): 
         @else if pages.visitor.may_act {
             p { "The approval is for exactly what is shown here, digest " code { (digest) } "." }
             (pages.action(&approval, "Approve", &[("source", &of.source), ("digest", &digest)]))
+            @if changes.changes.iter().any(|change| change.is.held) {
+                p.hint {
+                    "Without it nothing changes: what is quarantined stays so, and no agent can list or call it, until "
+                    "its definition is as pinned again."
+                }
+            }
         } @else { p.hint { "A session that was opened with http.admin_token may approve this." } }
     };
     // What is approved is what was shown: a page that renews itself could change below the button.
