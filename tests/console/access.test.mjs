@@ -88,6 +88,24 @@ test("a form on a page of another origin does nothing, with the session's cookie
   assert.equal((await session(page)).value, before, "nobody logs a visitor in or out from elsewhere");
 });
 
+test("a page of another origin reads nothing, with the session's cookie, too", async () => {
+  const page = await visitors.visitor(daemon);
+  await page.goto(await otherOrigin("<p>Elsewhere</p>"));
+  const read = ({ url, mode }) => fetch(url, { mode, credentials: "include" }).then(() => "read", () => "refused");
+  for (const path of ["", "/calls", "/configuration", "/console.js"]) {
+    for (const mode of ["cors", "no-cors"]) {
+      assert.equal(await page.evaluate(read, { url: `${daemon.url}/console${path}`, mode }), "refused", `${mode} ${path}`);
+    }
+  }
+  const pulled = await page.evaluate((src) => new Promise((resolve) => {
+    const script = Object.assign(document.createElement("script"), { src });
+    script.onload = () => resolve("run");
+    script.onerror = () => resolve("refused");
+    document.body.append(script);
+  }), `${daemon.url}/console/console.js`);
+  assert.equal(pulled, "refused");
+});
+
 test("a page that frames the console shows nothing of it", async () => {
   const page = await visitors.visitor(daemon);
   const evil = await otherOrigin(`<iframe src="${daemon.url}/console"></iframe>`);

@@ -2,6 +2,12 @@
 
 import { createInterface } from "node:readline";
 
+/** A text that is the address of data becomes an image of that type. */
+function block(text) {
+  const [, mimeType, data] = text.match(/^data:(.+);base64,(.+)$/) ?? [];
+  return data ? { type: "image", mimeType, data } : { type: "text", text };
+}
+
 const texts = JSON.parse(process.argv[2]);
 const schema = { type: "object", properties: { [texts[0]]: { type: "string", description: texts[0] } } };
 const tools = texts.flatMap((text, index) => [
@@ -17,7 +23,7 @@ const ANSWERS = {
     instructions: texts.join("\n"),
   }),
   "tools/list": () => ({ tools }),
-  "tools/call": () => ({ content: texts.map((text) => ({ type: "text", text })) }),
+  "tools/call": () => ({ content: texts.map(block) }),
 };
 
 for (const text of texts) process.stderr.write(`${text}\n`);
