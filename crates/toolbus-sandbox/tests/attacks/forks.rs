@@ -313,7 +313,7 @@ async fn template(fork: &str) -> Plan {
     let interpreter = interpreter().await;
     Plan {
         program: interpreter.program,
-        args: ["-I", "-S", "-c", &source, "", "", "NONE"].map(str::to_owned).to_vec(),
+        args: ["-s", "-S", "-c", &source, "", "", "NONE"].map(str::to_owned).to_vec(),
         env: BTreeMap::new(),
         stdin: Bytes::new(),
         read: interpreter.read.into_iter().chain([Path::new("/usr/bin").to_owned()]).collect(),

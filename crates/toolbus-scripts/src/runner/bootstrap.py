@@ -1,4 +1,4 @@
-# Runs before run.py as `python -I -S -c …`: prepares what a script expects, and waits for one, or forks for each.
+# Runs before run.py as `python -s -S -c …`: prepares what a script expects, and waits for one, or forks for each.
 # Arguments: modules to import before that, the folder of packages, if any, and whether to fork for each script.
 import builtins, gc, posix, sys
 
@@ -9,7 +9,7 @@ def prepare():
     job = posix.environ.pop(b"TOOLBUS_JOB").decode()
     posix.unsetenv(b"TOOLBUS_JOB")
     # Its own folder first, then packages; the job's own folder last, where tracebacks find the lines of the script.
-    sys.path.insert(0, posix.getcwd())
+    sys.path[0] = posix.getcwd()
     sys.path.extend([packages, job] if packages else [job])
     if forks:
         sys.meta_path.insert(0, QuietFigures)

@@ -37,6 +37,10 @@ import _frozen_importlib_external as files
 code = compile(sys.argv[1], '<string>', 'exec')
 sys.stdout.buffer.write(files.MAGIC_NUMBER + marshal.dumps(code))
 ";
+/// Options of an interpreter for scripts: without the packages of the machine, on which a script must not depend. Modules
+/// that start another interpreter, such as `multiprocessing`, give it the same options: with `-I` it would not find the
+/// packages of the script, by `PYTHONPATH`.
+pub(super) const WITHOUT_PACKAGES: [&str; 2] = ["-s", "-S"];
 /// Time to compile it.
 const TIME: Duration = Duration::from_secs(10);
 
@@ -82,8 +86,7 @@ impl Bootstrap {
 
 /// Has an interpreter run [`LOAD`], which reads the length of the compiled program, that, and the source.
 fn load(plan: &mut Plan, args: [&str; 3], source: &str, code: &[u8]) {
-    // Isolated, and without the packages of the machine: of which a script must not depend.
-    plan.args = ["-I", "-S", "-c", LOAD].into_iter().chain(args).map(str::to_owned).collect();
+    plan.args = WITHOUT_PACKAGES.into_iter().chain(["-c", LOAD]).chain(args).map(str::to_owned).collect();
     let length = u32::try_from(code.len()).unwrap_or_default().to_le_bytes();
     plan.stdin = [&length, code, source.as_bytes()].concat().into();
 }

@@ -14,7 +14,7 @@ use toolbus_sandbox::{
     Job, Layer, Layers, Level, Limits, Plan, Probed, Sandbox, SandboxError, Unplaced, Waiting, Watcher,
 };
 
-use super::bootstrap::Bootstrap;
+use super::bootstrap::{Bootstrap, WITHOUT_PACKAGES};
 use super::pool::Pool;
 use super::session::SessionInterpreter;
 use super::templates::{TemplateKey, Templates};
@@ -376,7 +376,7 @@ impl Plans {
     /// One for the scripts of a session, with the folder of their packages.
     fn session(&self, packages: Option<&Path>) -> Plan {
         let folder = packages.map(|folder| folder.to_string_lossy().into_owned()).unwrap_or_default();
-        let args = ["-I", "-S", "-c", SESSION_BOOTSTRAP, &folder].map(str::to_owned).to_vec();
+        let args = WITHOUT_PACKAGES.into_iter().chain(["-c", SESSION_BOOTSTRAP, &folder]).map(str::to_owned).collect();
         Plan { args, ..self.reading(packages) }
     }
 

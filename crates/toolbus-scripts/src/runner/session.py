@@ -17,7 +17,7 @@ class Session:
         self.output = os.environ["TOOLBUS_OUTPUT"]
         os.environ["TOOLBUS_INPUT_FILE"] = self.job + "/input"
         # As of a single script: its own folder first, then packages, and last where `multiprocessing` finds the script.
-        sys.path.insert(0, os.getcwd())
+        sys.path[0] = os.getcwd()
         sys.path.extend([packages, self.job] if packages else [self.job])
         if packages:
             # For an interpreter that a script starts.

@@ -56,6 +56,7 @@ impl ScriptEvents for Starts {
 /// Setup of the tool.
 pub(crate) struct Setup {
     pub(crate) level: Level,
+    pub(crate) limits: Limits,
     pub(crate) sessions: SessionLimits,
     pub(crate) mode: PoolMode,
     /// Where packages come from, and those that are allowed.
@@ -65,7 +66,7 @@ pub(crate) struct Setup {
 
 impl Setup {
     pub(crate) fn at(level: Level) -> Self {
-        Self { level, sessions: SESSIONS, mode: mode(), packages: None, starts: Arc::default() }
+        Self { level, limits: limits(), sessions: SESSIONS, mode: mode(), packages: None, starts: Arc::default() }
     }
 }
 
@@ -94,10 +95,10 @@ const SESSIONS: SessionLimits =
 
 /// The tool whose scripts run at exactly this level, and its sessions.
 async fn tool(setup: Setup) -> (Tool, Arc<SessionSet>) {
-    let Setup { level, sessions, mode, packages, starts } = setup;
+    let Setup { level, limits, sessions, mode, packages, starts } = setup;
     let runner = SandboxSettings {
         interpreter: interpreter().await,
-        limits: limits(),
+        limits,
         require: level,
         strongest: level,
         pool: PoolConfig { mode, ..PoolConfig::NONE },
@@ -112,7 +113,7 @@ async fn tool(setup: Setup) -> (Tool, Arc<SessionSet>) {
         timeout: Duration::from_secs(30),
         max_timeout: Duration::from_secs(60),
         cpu_millis: 1000,
-        limits: limits(),
+        limits,
         packages: AllowedPackages::parse(allowed).unwrap(),
         package_timeout: Duration::from_secs(30),
         sessions: Some(sessions),

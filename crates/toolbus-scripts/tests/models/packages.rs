@@ -22,6 +22,16 @@ use crate::fixture::{Setup, Starts, Steps};
 const LEVELS: [Level; 2] = [Level::Full, Level::NoNamespaces];
 /// Packages that scripts may ask for here.
 const ALLOWED: [&str; 3] = ["matplotlib", "numpy", "pandas"];
+/// A search whose tries run in processes of their own, which import the package again.
+const SEARCH: &str = "
+from sklearn.datasets import load_iris
+from sklearn.linear_model import LogisticRegression
+from sklearn.model_selection import GridSearchCV
+
+features, kinds = load_iris(return_X_y=True)
+search = GridSearchCV(LogisticRegression(max_iter=500), {'C': [0.1, 1]}, cv=3, n_jobs=-1).fit(features, kinds)
+print(search.best_params_, round(search.best_score_, 3))
+";
 /// Unpacks wheels, and has Python compile what scripts import.
 const UNPACK: &str = "
 import glob, sys, zipfile
@@ -185,6 +195,18 @@ async fn a_session_works_on_a_table_step_by_step() {
         let is_refused = other.starts_with("InvalidArguments: Packages of a session are those");
         assert!(is_refused || large.ends_with("The next script begins another.]"), "{level}: {other}");
     }
+}
+
+#[tokio::test]
+async fn a_search_over_several_processes_finds_its_packages_in_each() {
+    let wheels = Wheels::unpack();
+    let installer: Arc<dyn Installer> = Arc::clone(&wheels) as _;
+    let mut setup = Setup { packages: Some((installer, &["scikit-learn"])), ..Setup::at(Level::Full) };
+    // Each process has the package for itself.
+    setup.limits.memory = 1 << 30;
+    let steps = Steps::of(setup).await;
+    let search = json!({"script": SEARCH, "pip_packages": ["scikit-learn"], "timeout_seconds": 120});
+    assert_snapshot!(steps.single(&search).await, @"{'C': 1} 0.973");
 }
 
 #[tokio::test]
