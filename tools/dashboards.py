@@ -562,6 +562,12 @@ SCRIPTS = dashboard(
             "bytes",
             quantiles("toolbus_script_memory_peak_bytes"),
         ),
+        panel(
+            "Sandbox level",
+            "The level at which scripts and commands run.",
+            "short",
+            (f"max by (instance, level) ({of('toolbus_sandbox_level')}) > 0", "{{level}} {{instance}}"),
+        ),
         row("Ledger"),
         panel(
             "Repeated requests and failures",
@@ -581,12 +587,14 @@ SCRIPTS = dashboard(
             "Calls that the ledger knows; `ledger.max_entries` is the limit.",
             "short",
             gauge("toolbus_ledger_entries"),
+            gauge("toolbus_ledger_entries_limit", name="limit", function="max"),
         ),
         panel(
             "Size",
             "What the ledger keeps of them; `ledger.max_size` is the limit.",
             "bytes",
             gauge("toolbus_ledger_size_bytes"),
+            gauge("toolbus_ledger_size_limit_bytes", name="limit", function="max"),
         ),
     ],
 )
