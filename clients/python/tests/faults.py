@@ -67,7 +67,7 @@ class Storm:
             await asyncio.sleep(1)
             self.stopped = True
             await asyncio.gather(*workers)
-            print(f"{bus._link and bus._link.reconnects} reconnects, {bus.strays} replies for nobody")
+            print(f"{bus._link and bus._link.reconnects} reconnects, {bus.strays} replies that no call waited for")
         return Counter(kinds)
 
     async def flowing(self) -> None:

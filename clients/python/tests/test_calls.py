@@ -101,7 +101,7 @@ async def test_cancelling_the_task_cancels_the_call(bus: Toolbus) -> None:
     call.cancel()
     with pytest.raises(asyncio.CancelledError):
         await call
-    # The reply to the cancelled call, and nothing else, is for nobody.
+    # The client dropped the reply to the cancelled call, and no other.
     await eventually(lambda: bus.strays >= 1, 3)
     assert not bus._waiting
 

@@ -158,12 +158,12 @@ async def test_replies_that_are_none(bus: Toolbus, broker: Broker) -> None:
     assert (await bus.call("echo", text="fine")).content == "fine"
 
 
-async def test_replies_for_nobody_stay_bounded(bus: Toolbus, broker: Broker) -> None:
+async def test_replies_that_no_call_waits_for_stay_bounded(bus: Toolbus, broker: Broker) -> None:
     count, chunk = 100_000, 1_000
     assert bus._link
     assert bus._link._session
     publish = commands.Basic.Publish(exchange="", routing_key=bus._link._session.queue.name)
-    header = ContentHeader(body_size=2, properties=commands.Basic.Properties(correlation_id="nobody"))
+    header = ContentHeader(body_size=2, properties=commands.Basic.Properties(correlation_id="of-no-call"))
     one = ChannelFrame.marshall(1, [publish, header, ContentBody(b"{}")]).payload
     before, tasks = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, 0
     async with await aio_pika.connect(broker.url()) as connection:

@@ -113,7 +113,7 @@ test("aborting its signal cancels the call", async () => {
   await eventually(() => backend.effects.has("aborted"));
   abort.abort(new Error("enough"));
   await aborted;
-  // The replies to the cancelled call and to its cancellation, and nothing else, are for nobody.
+  // The client dropped the replies to the cancelled call and to its cancellation, and no others.
   await eventually(() => bus.strays >= 2, "the end of the call", 3_000);
   assert.equal(bus["waiting"].size, 0);
   await assert.rejects(bus.call("echo", {}, { signal: abort.signal }), { message: "enough" });

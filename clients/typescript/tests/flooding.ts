@@ -1,4 +1,4 @@
-/** A program that sends replies for nobody to a queue; writes how many of them the broker refused. */
+/** Sends replies to a client's reply queue for a call that the client has not made; prints how many the broker refused. */
 
 import { connect } from "amqplib";
 
@@ -12,7 +12,7 @@ const confirmed = (error: unknown) => {
 };
 for (let sent = 0; sent < Number(count); sent += CHUNK) {
   for (let number = 0; number < CHUNK; number++) {
-    channel.sendToQueue(queue, Buffer.from("{}"), { correlationId: "nobody" }, confirmed);
+    channel.sendToQueue(queue, Buffer.from("{}"), { correlationId: "of-no-call" }, confirmed);
   }
   await channel.waitForConfirms().catch(() => {}); // it throws for what is refused
 }

@@ -52,7 +52,7 @@ test("a reply that cannot be read leaves the outcome unknown", async () => {
   assert.equal(String(await bus.call("echo", { text: "fine" })), "fine");
 });
 
-test("of two replies the first counts, and those for others count for nobody", async () => {
+test("of two replies the client takes the first, and drops those to calls of other clients", async () => {
   const { connect, broker } = await world();
   await using bus = await connect();
   const id = randomUUID();
@@ -68,7 +68,7 @@ test("of two replies the first counts, and those for others count for nobody", a
   await eventually(() => bus.strays === 3, "the foreign, the second, and the daemon's own reply");
 });
 
-test("a late reply is for nobody", async () => {
+test("the client drops a reply that comes after the deadline of its call", async () => {
   const { connect, broker } = await world();
   await using bus = await connect();
   const id = randomUUID();
@@ -80,7 +80,7 @@ test("a late reply is for nobody", async () => {
   await eventually(() => bus.strays > before, "the late reply");
 });
 
-test("100 000 replies for nobody stay bounded", { timeout: 120_000 }, async () => {
+test("100 000 replies that no call waits for are dropped, and memory stays bounded", { timeout: 120_000 }, async () => {
   const { connect, broker } = await world();
   await using bus = await connect();
   const count = 100_000;
