@@ -21,6 +21,11 @@ pub const MAX_INNER: usize = 200;
 /// Levels of inner calls within each other.
 const MAX_DEPTH: usize = 16;
 
+/// Whether a status is one of those that `failed` stands for.
+pub(crate) fn is_failure(status: &str) -> bool {
+    !["ok", ATTACHED, IN_FLIGHT].contains(&status)
+}
+
 /// Which calls are meant: those that have everything that is given.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -65,7 +70,7 @@ impl RecentQuery {
         let status = call.end.map_or(IN_FLIGHT, |end| end.status);
         let has = |wanted: &Option<String>, own: &str| wanted.as_deref().is_none_or(|wanted| wanted == own);
         let is_status = match self.status.as_deref() {
-            Some(FAILED) => !["ok", ATTACHED, IN_FLIGHT].contains(&status),
+            Some(FAILED) => is_failure(status),
             _ => has(&self.status, status),
         };
         let is_slow =

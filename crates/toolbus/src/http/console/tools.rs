@@ -18,6 +18,7 @@ use super::page::{PageWriter, Status, explain_path, given, query, tool_path};
 use super::paging::Paged;
 use super::{ByOperator, PATH, PageResult};
 use crate::http::admin::effect;
+use crate::http::admin::recent::is_failure;
 use crate::http::admin::view::CallerQuery;
 
 /// Agents that may use a tool which its page names; the others are counted.
@@ -127,7 +128,7 @@ fn used(pages: &PageWriter) -> HashMap<Arc<str>, Use> {
     for call in pages.admin().recent.newest(usize::MAX, |call| call.end.is_some() && call.source.is_some()) {
         let one = used.entry(call.tool).or_default();
         one.calls += 1;
-        one.failed += usize::from(call.end.is_some_and(|end| end.status != "ok"));
+        one.failed += usize::from(call.end.is_some_and(|end| is_failure(end.status)));
     }
     used
 }
