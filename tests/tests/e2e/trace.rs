@@ -4,6 +4,7 @@ use serde_json::{Value, json};
 use toolbus_e2e::client::Client;
 use toolbus_e2e::daemon::Daemon;
 use toolbus_e2e::namespace::BrokerNamespace;
+use toolbus_e2e::program::toolbus_in;
 use toolbus_testing::patience::eventually;
 
 #[tokio::test]
@@ -61,4 +62,15 @@ async fn a_call_of_an_earlier_start_is_found_in_the_audit_file() {
     let found = daemon.operate(&[&trace[..], &["--output", "json"]].concat()).await.json();
     assert_eq!((&found["calls"], &found["recorded"][0]["event"]), (&json!([]), &json!("refused")), "{found}");
     daemon.stop(&site).await;
+
+    // Without a daemon; the file is not taken for that of a daemon which is named.
+    let absent = folder.path().join("absent.sock");
+    let configuration = format!("{audited}[daemon]\nsocket = {absent:?}\n");
+    std::fs::write(folder.path().join("audited.toml"), configuration).unwrap();
+    let trace = ["trace", &call_id, "--config", "audited.toml"];
+    let found = toolbus_in(folder.path(), &trace).await;
+    assert!(found.code == 0 && found.out.contains("tool_not_found"), "{found:?}");
+    assert!(found.err.starts_with("note: no daemon is asked, the audit file alone is looked at: "), "{found:?}");
+    let named = toolbus_in(folder.path(), &[&trace[..], &["--socket", absent.to_str().unwrap()]].concat()).await;
+    assert!(named.code != 0 && !named.out.contains("tool_not_found"), "{named:?}");
 }

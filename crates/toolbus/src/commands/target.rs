@@ -153,7 +153,7 @@ impl TargetError {
     }
 
     /// Whether no daemon runs the configuration, as far as this process can see.
-    const fn is_absence(&self) -> bool {
+    pub(super) const fn is_absence(&self) -> bool {
         matches!(self, Self::Ask(AdminClientError::Unreachable { .. }) | Self::Other { .. } | Self::NoSocket(_))
     }
 }

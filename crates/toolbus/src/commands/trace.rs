@@ -23,7 +23,7 @@ const HEADER: [&str; 6] = ["ARRIVED", "AGENT", "TOOL", "STATUS", "TOOK", "CALL"]
 /// have its trace, and the calls that its tool made.
 ///
 /// The daemon keeps the last thousand calls in memory. Of an older call of the id, and where no daemon answers, the records
-/// in `audit.file` are shown, if the configuration names one. Arguments and results are not shown. The exit code is 1 if
+/// in the `audit.file` of the configuration are shown, unless --socket or --daemon names the daemon. Arguments and results are not shown. The exit code is 1 if
 /// there is nothing about the id.
 #[derive(Debug, clap::Args)]
 pub struct TraceArgs {
@@ -53,7 +53,7 @@ pub struct TraceArgs {
 ///
 /// # Errors
 ///
-/// If the daemon does not answer or refuses, and the audit file has no record either; or standard output is closed.
+/// If the daemon refuses, or does not answer and the audit file has no record; or standard output is closed.
 pub async fn run(args: TraceArgs, operator: &Operator) -> Result<ExitCode, TargetError> {
     let slower = args.slower_than.map(|time| time.get().as_millis().to_string());
     let limit = Some(args.limit.to_string());
@@ -69,14 +69,17 @@ pub async fn run(args: TraceArgs, operator: &Operator) -> Result<ExitCode, Targe
     let asked = async || -> Result<RecentFound, TargetError> {
         Ok(args.daemon.open(operator).await?.ask(Method::GET, &path).await?)
     };
-    let (mut found, refusal) = match asked().await {
+    // The audit file of the configuration is not that of a daemon which is named besides.
+    let is_of_configuration = matches!(args.daemon.named(operator), Ok(None));
+    let (mut found, absence) = match asked().await {
         Ok(found) => (found, None),
-        Err(error) => (RecentFound::default(), Some(error)),
+        Err(error) if is_of_configuration && error.is_absence() => (RecentFound::default(), Some(error)),
+        Err(error) => return Err(error),
     };
-    if let Some(id) = args.id.as_deref().filter(|_| found.calls.is_empty()) {
+    if let Some(id) = args.id.as_deref().filter(|_| is_of_configuration && found.calls.is_empty()) {
         found.recorded = recorded(operator, id);
     }
-    match refusal {
+    match absence {
         Some(error) if found.recorded.is_empty() => return Err(error),
         Some(error) => note(&format!("no daemon is asked, the audit file alone is looked at: {error}")),
         None => {}
