@@ -15,9 +15,12 @@ import tempfile
 import tomllib
 import unittest
 from pathlib import Path
-from urllib.parse import urlsplit
+from urllib.parse import parse_qs, urlsplit
 
 import yaml
+from grafana_foundation_sdk.cog import plugins
+from grafana_foundation_sdk.cog.encoder import JSONEncoder
+from grafana_foundation_sdk.models.dashboard import Dashboard
 
 ROOT = Path(__file__).resolve().parent.parent
 DEPLOY = ROOT / "deploy"
@@ -107,6 +110,18 @@ def documented_metrics() -> set[str]:
 def panels(dashboard: dict) -> list[dict]:
     """The panels that show something; a row is a heading."""
     return [panel for panel in dashboard["panels"] if panel["type"] != "row"]
+
+
+def unknown(written, read, path: str = ""):
+    """Paths of what is written, and not read."""
+    if isinstance(written, dict) and isinstance(read, dict):
+        for key, value in written.items():
+            yield from unknown(value, read.get(key), f"{path}.{key}")
+    elif isinstance(written, list) and isinstance(read, list) and len(written) == len(read):
+        for number, pair in enumerate(zip(written, read)):
+            yield from unknown(*pair, f"{path}[{number}]")
+    elif written != read:
+        yield f"{path}: {written}, read as {read}"
 
 
 def targets() -> list[dict]:
@@ -285,7 +300,7 @@ class Metrics(unittest.TestCase):
         kinds = {source["type"] for source in SOURCES}
         for name, dashboard in DASHBOARDS.items():
             source, *variables = dashboard["templating"]["list"]
-            self.assertEqual(source["type"], "datasource", name)
+            self.assertEqual((source["type"], source["name"]), ("datasource", "datasource"), name)
             self.assertIn(source["query"], kinds, name)
             chosen = "${%s}" % source["name"]
             for variable in (one for one in variables if one["type"] == "query"):
@@ -321,7 +336,24 @@ class Metrics(unittest.TestCase):
             self.assertEqual(jaeger["url"], "${%s}" % variable["name"], name)
             self.assertEqual(variable["query"], f"http://{published.rpartition(':')[0]}", name)
 
-    def test_links_to_traces_use_labels_that_the_series_have(self):
+    def test_grafana_knows_every_key_of_a_dashboard(self):
+        plugins.register_default_plugins()
+        for name, dashboard in DASHBOARDS.items():
+            read = json.loads(json.dumps(Dashboard.from_json(dashboard), cls=JSONEncoder))
+            self.assertEqual(list(unknown(dashboard, read)), [], name)
+
+    def test_log_links_open_lines_of_the_series_in_loki(self):
+        for name, dashboard in DASHBOARDS.items():
+            kinds = {one["name"]: one["query"] for one in dashboard["templating"]["list"] if one["type"] == "datasource"}
+            links = [link for panel in panels(dashboard) for link in panel["fieldConfig"]["defaults"]["links"]]
+            urls = [urlsplit(link["url"]) for link in links if link["url"].startswith("/explore?")]
+            self.assertEqual(2 * len(urls), len(links), name)
+            for url in urls:
+                [pane] = json.loads(parse_qs(url.query)["panes"][0]).values()
+                self.assertEqual(kinds[pane["datasource"].strip("${}")], "loki")
+                self.assertEqual(pane["queries"][0]["expr"], '{service_name="${__field.labels.job}"}')
+
+    def test_links_of_series_use_labels_that_the_series_have(self):
         linked = 0
         for name, dashboard in DASHBOARDS.items():
             for panel in panels(dashboard):

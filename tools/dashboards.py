@@ -8,7 +8,7 @@ import json
 from pathlib import Path
 
 from grafana import dashboard, gauge, increase, of, panel, quantile, quantiles
-from grafana import rate, ratio, row, traces, variable, yes_or_no
+from grafana import rate, ratio, row, traces_and_logs, variable, yes_or_no
 
 FOLDER = Path(__file__).resolve().parent.parent / "deploy/grafana/dashboards"
 
@@ -56,7 +56,7 @@ OVERVIEW = dashboard(
             "From the arrival of a request to its finished reply, the tool's time included.",
             "ms",
             quantiles(ANSWERED),
-            links=traces(),
+            links=traces_and_logs(),
         ),
         panel(
             "Overhead",
@@ -64,7 +64,7 @@ OVERVIEW = dashboard(
             "s",
             quantiles("toolbus_overhead_duration_seconds"),
             limit=0.05,
-            links=traces(),
+            links=traces_and_logs(),
         ),
         row("Saturation"),
         panel(
@@ -130,7 +130,7 @@ OVERVIEW = dashboard(
             "s",
             quantiles("messaging_client_operation_duration_seconds"),
             width=8,
-            links=traces("publish reply"),
+            links=traces_and_logs("publish reply"),
         ),
         panel(
             "Time of a message",
@@ -138,7 +138,7 @@ OVERVIEW = dashboard(
             "s",
             quantiles("messaging_process_duration_seconds"),
             width=8,
-            links=traces(),
+            links=traces_and_logs(),
         ),
         panel(
             "Replies that the broker did not take",
@@ -232,14 +232,14 @@ TOOLS = dashboard(
             "What 95 of 100 callers wait at most, by tool, the wait for a permit included.",
             "ms",
             quantile(0.95, ANSWERED, "job, tool_name", THE_TOOL),
-            links=traces("execute_tool ${__field.labels.tool_name}"),
+            links=traces_and_logs("execute_tool ${__field.labels.tool_name}"),
         ),
         panel(
             "Time of the tool itself",
             "How long 95 of 100 runs of a tool take at most.",
             "s",
             quantile(0.95, RAN, "job, gen_ai_tool_name", 'gen_ai_tool_name=~"$tool"'),
-            links=traces("execute_tool ${__field.labels.gen_ai_tool_name}"),
+            links=traces_and_logs("execute_tool ${__field.labels.gen_ai_tool_name}"),
         ),
         panel(
             "Permits held",
@@ -332,7 +332,7 @@ AGENTS = dashboard(
             "What 95 of 100 calls of an agent wait at most.",
             "ms",
             quantile(0.95, ANSWERED, "job, agent", THE_AGENT),
-            links=traces(),
+            links=traces_and_logs(),
         ),
         panel(
             "Calls per second, by agent and tool",
@@ -368,7 +368,7 @@ AGENTS = dashboard(
             "s",
             quantiles(FROM_CLIENTS, where='mcp_method_name="tools/call"'),
             width=8,
-            links=traces(),
+            links=traces_and_logs(),
         ),
         panel(
             "Failed requests",
@@ -429,7 +429,7 @@ MCP_SERVERS = dashboard(
             "Servers that were started again after they had ended by themselves.",
             "short",
             increase("toolbus_mcp_restarts_total", "job, toolbus_mcp_server", THE_SERVER),
-            links=traces("mcp start"),
+            links=traces_and_logs("mcp start"),
         ),
         row("Calls"),
         panel(
@@ -449,7 +449,7 @@ MCP_SERVERS = dashboard(
             "How long 95 of 100 calls of a server's tools take at most.",
             "s",
             quantile(0.95, TO_SERVERS, "job, toolbus_mcp_server", f'{THE_SERVER}, mcp_method_name="tools/call"'),
-            links=traces(),
+            links=traces_and_logs(),
         ),
         panel(
             "Time of calls, by tool",
@@ -458,7 +458,7 @@ MCP_SERVERS = dashboard(
             quantile(
                 0.95, TO_SERVERS, "job, toolbus_mcp_server, gen_ai_tool_name", f'{THE_SERVER}, gen_ai_tool_name!=""'
             ),
-            links=traces("execute_tool ${__field.labels.gen_ai_tool_name}"),
+            links=traces_and_logs("execute_tool ${__field.labels.gen_ai_tool_name}"),
         ),
         row("Connections"),
         panel(
@@ -467,7 +467,7 @@ MCP_SERVERS = dashboard(
             "s",
             quantile(0.95, TO_SERVERS, "job, mcp_method_name", f'{THE_SERVER}, mcp_method_name!="tools/call"'),
             width=8,
-            links=traces("mcp start"),
+            links=traces_and_logs("mcp start"),
         ),
         panel(
             "Length of connections",
@@ -535,7 +535,7 @@ SCRIPTS = dashboard(
             "From a script's turn to its end, its packages included.",
             "s",
             quantiles("toolbus_script_duration_seconds"),
-            links=traces("execute_tool execute_python_script"),
+            links=traces_and_logs("execute_tool execute_python_script"),
         ),
         panel(
             "Time of scripts, by start",

@@ -3,6 +3,9 @@
 A query is an expression of PromQL with the legend of its series.
 """
 
+import json
+from urllib.parse import quote
+
 SOURCE = {"type": "prometheus", "uid": "${datasource}"}
 # Of Grafana's grid, and of a panel in it.
 WIDTH, HEIGHT = 24, 8
@@ -61,12 +64,19 @@ def ratio(metric: str, by: str, part: str, where: str = "") -> tuple[str, str]:
     return f"({some} or 0 * {whole}) / {whole}", legend(by)
 
 
-def traces(operation: str = "") -> list[dict]:
-    """A link to the traces of a series, which has the label `job`: the service's name."""
-    query = "service=${__field.labels.job}" + (f"&operation={operation.replace(' ', '%20')}" if operation else "")
+def traces_and_logs(operation: str = "") -> list[dict]:
+    """Links to the traces and the log lines of a series, which has the label `job`: the service's name."""
+    job = "${__field.labels.job}"
+    query = f"service={job}" + (f"&operation={operation.replace(' ', '%20')}" if operation else "")
     # Grafana's times are in milliseconds, and Jaeger's in microseconds.
-    url = f"${{jaeger}}/search?{query}&lookback=custom&start=${{__from}}000&end=${{__to}}000"
-    return [{"title": "Traces in Jaeger", "url": url, "targetBlank": True}]
+    jaeger = f"${{jaeger}}/search?{query}&lookback=custom&start=${{__from}}000&end=${{__to}}000"
+    lines = {"refId": "A", "expr": f'{{service_name="{job}"}}'}
+    pane = {"datasource": "${logs}", "queries": [lines], "range": {"from": "${__from}", "to": "${__to}"}}
+    panes = quote(json.dumps({"logs": pane}, separators=(",", ":")), safe="${}:,.")
+    return [
+        {"title": "Traces in Jaeger", "url": jaeger, "targetBlank": True},
+        {"title": "Logs in Loki", "url": f"/explore?schemaVersion=1&panes={panes}", "targetBlank": True},
+    ]
 
 
 def row(title: str) -> dict:
@@ -123,6 +133,10 @@ def yes_or_no(title: str, description: str, metric: str, good: int) -> dict:
     return panel(title, description, "short", query, kind="stat", width=4, defaults=defaults)
 
 
+def source(name: str, label: str, kind: str) -> dict:
+    return {"name": name, "label": label, "type": "datasource", "query": kind, "refresh": 1, "current": {}}
+
+
 def variable(name: str, label: str, metric: str, key: str) -> dict:
     return {
         "name": name,
@@ -161,16 +175,10 @@ def dashboard(uid: str, title: str, description: str, variables: list[dict], pan
         "links": [others | {"includeVars": True, "keepTime": True}, jaeger],
         "templating": {
             "list": [
-                {
-                    "name": "datasource",
-                    "label": "Data source",
-                    "type": "datasource",
-                    "query": "prometheus",
-                    "refresh": 1,
-                    "current": {},
-                },
+                source("datasource", "Data source", "prometheus"),
                 variable("job", "Daemon", "toolbus_calls_in_flight", "job"),
                 *variables,
+                source("logs", "Logs", "loki"),
                 {
                     "name": "jaeger",
                     "label": "Jaeger",
