@@ -110,7 +110,6 @@ async def test_a_login_without_a_queue_uses_direct_reply_to(
             await bus.on_tools_changed(print)
 
 
-@pytest.mark.skipif(sys.version_info < (3, 11), reason="its aiormq does not say that a queue is deleted")
 async def test_a_deleted_reply_queue_comes_back(bus: Toolbus) -> None:
     assert bus._link
     assert bus._link._session
@@ -118,7 +117,7 @@ async def test_a_deleted_reply_queue_comes_back(bus: Toolbus) -> None:
     assert (await bus.call("echo", text="again", timeout=10)).content == "again"
 
 
-@pytest.mark.skipif(sys.version_info < (3, 11), reason="its aiormq does not say that a queue is deleted")
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="its aiormq has no callback to hold back")
 async def test_calls_outlive_the_reply_queue(broker: Broker, proxy: Proxy, daemon: Daemon, backend: Backend) -> None:
     early, late = uuid.uuid4().hex, uuid.uuid4().hex
     async with Toolbus(proxy.url(), agent="ana", timeout=20) as bus, await aio_pika.connect(broker.url()) as connection:

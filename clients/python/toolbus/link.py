@@ -33,6 +33,8 @@ LOOKS = "it looks like amqp://user:password@host:5672/%2f"
 HEARTBEAT = "10"
 CONNECT_TIME = 10.0
 LONGEST_PAUSE = 2.0
+# Where the consumers of a channel have to be looked at.
+WATCH_EVERY = 0.5
 # The broker drops a reply queue without a consumer after 10 minutes. It refuses replies beyond 10 000: the daemon tries
 # again, and others that flood the queue do not drive out what is waited for.
 QUEUE_LIMITS: dict[str, Any] = {"x-expires": 600_000, "x-max-length": 10_000, "x-overflow": "reject-publish"}
@@ -302,8 +304,8 @@ class Link:
 
         channel.close_callbacks.add(lost)
         connection.close_callbacks.add(lost)
-        await when_deleted(channel, deleted)
         session.consumer = await queue.consume(receive, no_ack=not durable)
+        await when_deleted(channel, deleted)
         return session
 
     def refusal(self, error: ChannelClosed) -> BusError:
@@ -314,11 +316,23 @@ class Link:
 
 
 async def when_deleted(channel: AbstractChannel, callback: Callable[[object], None]) -> None:
-    """Has a function called when a queue that the channel consumes is deleted."""
-    # aiormq before 7, which Python 3.10 has, does not say it.
-    callbacks = getattr(await channel.get_underlay_channel(), "on_consumer_cancel_callbacks", None)
+    """Has a function called when a queue is deleted that the channel consumes already."""
+    underlay: Any = await channel.get_underlay_channel()
+    callbacks = getattr(underlay, "on_consumer_cancel_callbacks", None)
     if callbacks is not None:
         callbacks.add(callback)
+        return
+
+    # aiormq before 7, which Python 3.10 has, only forgets the consumer.
+    consumers = set(underlay.consumers)
+
+    async def watch() -> None:
+        while consumers <= underlay.consumers.keys():
+            await asyncio.sleep(WATCH_EVERY)
+        callback(None)
+
+    watching = asyncio.get_running_loop().create_task(watch())
+    channel.close_callbacks.add(lambda *_: watching.cancel())
 
 
 @contextlib.contextmanager

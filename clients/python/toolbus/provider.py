@@ -176,9 +176,13 @@ class Provider:
         async def take(message: AbstractIncomingMessage) -> None:
             self._handle(self._take(lane, message))
 
-        await when_deleted(channel, lambda _: self._handle(channel.close()))
+        def deleted(_: object) -> None:
+            if not self._stopping:
+                self._handle(channel.close())
+
         await own.consume(hear, no_ack=True)
         await queue.consume(take, consumer_tag=CONSUMER)
+        await when_deleted(channel, deleted)
         return lane
 
     def _handle(self, work: Awaitable[None]) -> None:
