@@ -45,8 +45,8 @@ pub(crate) async fn run(
         () = shutdown.cancelled() => {
             cancelled.cancel();
             // An executor that waits ends at once, and says so.
-            let told = AssertUnwindSafe(&mut running).catch_unwind().now_or_never();
-            Err(match told {
+            let last = AssertUnwindSafe(&mut running).catch_unwind().now_or_never();
+            Err(match last {
                 Some(Ok(Err(failure))) if failure.cause == Cause::CancelledBeforeStart => {
                     StopReason::ShuttingDownUnbegun
                 }
@@ -83,7 +83,7 @@ mod tests {
     use crate::tool::Executor;
 
     enum Behaviour {
-        Answers,
+        Returns,
         Panics,
         Hangs,
     }
@@ -91,7 +91,7 @@ mod tests {
     impl Executor for Behaviour {
         async fn execute(&self, _: ToolCall) -> Result<ToolOutput, ToolFailure> {
             match self {
-                Self::Answers => Ok(ToolOutput::text("done")),
+                Self::Returns => Ok(ToolOutput::text("done")),
                 Self::Panics => panic!("secret detail"),
                 Self::Hangs => std::future::pending().await,
             }
@@ -122,7 +122,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_result_passes_through() {
-        let result = run_for(Behaviour::Answers, Duration::from_secs(30)).await.unwrap();
+        let result = run_for(Behaviour::Returns, Duration::from_secs(30)).await.unwrap();
         assert_eq!(result.unwrap(), ToolOutput::text("done"));
     }
 
@@ -183,10 +183,10 @@ mod tests {
     #[tokio::test]
     async fn shutdown_stops_a_call_and_tells_its_executor() {
         let (call, shutdown) = (call(), CancellationToken::new());
-        let told = call.cancelled.clone();
+        let cancelled = call.cancelled.clone();
         shutdown.cancel();
         let stop = run(Arc::new(Behaviour::Hangs), call, Clock::SYSTEM.now() + Duration::from_secs(30), &shutdown);
         assert_eq!(stop.await.unwrap_err(), StopReason::ShuttingDown);
-        assert!(told.is_cancelled());
+        assert!(cancelled.is_cancelled());
     }
 }

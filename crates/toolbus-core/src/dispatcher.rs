@@ -221,7 +221,7 @@ impl Dispatcher {
     pub(crate) fn note_list(&self, caller: &Caller, effective: &EffectiveTools) {
         if let Some(agent) = &caller.agent {
             self.parts.callers.note_list(agent, effective.catalogue());
-            if effective.is_everybody() {
+            if effective.has_no_section() {
                 self.parts.callers.note(agent, effective.catalogue());
             }
         }

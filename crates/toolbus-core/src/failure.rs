@@ -325,7 +325,7 @@ mod tests {
 
     const EFFECTS: [Effect; 4] = [Effect::ReadOnly, Effect::Idempotent, Effect::Effectful, Effect::Undeclared];
 
-    fn told(Verdict { is_retryable, outcome, .. }: Verdict) -> String {
+    fn summary(Verdict { is_retryable, outcome, .. }: Verdict) -> String {
         let retry = if is_retryable { "again" } else { "final" };
         let outcome = match outcome {
             None => "-",
@@ -353,7 +353,7 @@ mod tests {
                 let when = if started { "started" } else { "before" };
                 write!(table, "{:<20} {when:<7} {code:<17} ", format!("{cause:?}")).unwrap();
                 let [read_only, idempotent, effectful, undeclared] =
-                    EFFECTS.map(|effect| told(verdict(cause, effect, started)));
+                    EFFECTS.map(|effect| summary(verdict(cause, effect, started)));
                 writeln!(table, "| {read_only:<17} | {idempotent:<17} | {effectful:<17} | {undeclared}").unwrap();
             }
         }

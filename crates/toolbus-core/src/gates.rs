@@ -102,10 +102,10 @@ impl Gates {
         &self,
         caller: &Caller,
         allowed: AllowedTool<'_>,
-        asked: ToolRef<'_>,
+        requested: ToolRef<'_>,
     ) -> Result<(), ToolFailure> {
         if self.policy.is_off(caller, &allowed.tool.descriptor) {
-            return Err(self.resolver.not_found(&self.policy.effective(caller), asked));
+            return Err(self.resolver.not_found(&self.policy.effective(caller), requested));
         }
         Ok(())
     }
@@ -174,9 +174,9 @@ impl Gates {
     /// [`Cause::RateLimited`], with the time after which there is a token again.
     pub fn rate(&self, effective: &EffectiveTools, allowed: AllowedTool<'_>, now: Instant) -> Result<(), ToolFailure> {
         let Some(rule) = effective.rate(allowed) else { return Ok(()) };
-        let (cell, tool) = effective.rate_key(allowed);
+        let (binding, tool) = effective.rate_key(allowed);
         self.rates
-            .take(cell, tool, rule.rate(), now)
+            .take(binding, tool, rule.rate(), now)
             .map_err(|wait| rate::exceeded(&allowed.tool.descriptor.name, wait))
     }
 
@@ -187,8 +187,8 @@ impl Gates {
     /// [`Cause::RateLimited`], with the time after which there is a token again.
     pub(crate) fn topic_rate(&self, effective: &EffectiveTools, topic: &str, now: Instant) -> Result<(), ToolFailure> {
         let Some(rule) = effective.topic_rate(topic) else { return Ok(()) };
-        let (cell, key) = effective.topic_rate_key(topic);
-        self.rates.take(cell, key, rule.rate(), now).map_err(|wait| rate::exceeded_on(topic, wait))
+        let (binding, key) = effective.topic_rate_key(topic);
+        self.rates.take(binding, key, rule.rate(), now).map_err(|wait| rate::exceeded_on(topic, wait))
     }
 }
 

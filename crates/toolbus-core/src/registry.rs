@@ -41,7 +41,7 @@ struct RegistryState {
 #[derive(Clone, Default)]
 pub struct Snapshot {
     tools: HashMap<Arc<str>, Tool>,
-    shadowed: BTreeMap<Place, Tool>,
+    shadowed: BTreeMap<ToolKey, Tool>,
     /// Owners of names that only other sources publish now.
     absent: HashMap<Arc<str>, Arc<str>>,
     /// The number of changes before it and with it.
@@ -59,8 +59,8 @@ pub enum Rank {
     Registered,
 }
 
-/// A source and a name: where a tool is found that others of its name do not hide.
-type Place = (Arc<str>, Arc<str>);
+/// A source and a name, which find a tool also when another source has its name.
+type ToolKey = (Arc<str>, Arc<str>);
 
 /// Parts of a snapshot.
 #[derive(Clone, Default)]
@@ -189,14 +189,14 @@ impl Snapshot {
         for ((rank, _), tools) in &parts.published {
             for tool in tools {
                 let last = match first.entry(&tool.descriptor.name) {
-                    Entry::Vacant(place) => {
-                        place.insert((*rank, tool));
+                    Entry::Vacant(entry) => {
+                        entry.insert((*rank, tool));
                         continue;
                     }
-                    Entry::Occupied(mut place) => {
-                        let (next, other) = ((*rank, tool), *place.get());
+                    Entry::Occupied(mut entry) => {
+                        let (next, other) = ((*rank, tool), *entry.get());
                         if parts.seniority(next, check) < parts.seniority(other, check) {
-                            place.insert(next).1
+                            entry.insert(next).1
                         } else {
                             tool
                         }
@@ -393,11 +393,11 @@ impl Registry {
             }
         }
         let change = self.change(|next| {
-            let place = (rank, Arc::clone(source));
+            let key = (rank, Arc::clone(source));
             if tools.is_empty() {
-                return next.published.remove(&place).map(drop).ok_or(NoSuchTool);
+                return next.published.remove(&key).map(drop).ok_or(NoSuchTool);
             }
-            next.published.insert(place, tools);
+            next.published.insert(key, tools);
             Ok(())
         });
         if change.is_err() {

@@ -67,14 +67,14 @@ impl ReplyRules {
     pub(crate) fn check_call(
         &self,
         envelope: &Envelope,
-        asked_on: &str,
+        topic_of_call: &str,
         caller: &Caller,
     ) -> Result<Address, AddressRefused> {
         let address = self.check(&envelope.reply_to, &envelope.message_type, caller)?;
         if !envelope.reply_to.is_empty() {
             return Ok(address);
         }
-        let default = match (asked_on, &caller.agent) {
+        let default = match (topic_of_call, &caller.agent) {
             (topic::SCRIPT_INVOKE, _) => topic::SCRIPT_RESULT.to_owned(),
             (topic::TOOL_INVOKE_MCP, Some(agent)) => format!("{}.{agent}", topic::TOOL_RESULT),
             _ => return Ok(address),

@@ -34,7 +34,7 @@ pub struct Turns(Arc<TurnsState>);
 
 struct TurnsState {
     /// Pieces of work that run at a time.
-    places: usize,
+    slots: usize,
     queues: Mutex<Queues>,
 }
 
@@ -86,8 +86,8 @@ struct Waiting<'a> {
 
 impl Turns {
     /// So many turns at a time.
-    fn of(places: usize) -> Self {
-        Self(Arc::new(TurnsState { places, queues: Mutex::default() }))
+    fn of(slots: usize) -> Self {
+        Self(Arc::new(TurnsState { slots, queues: Mutex::default() }))
     }
 
     /// Waits for a turn during at most half of the time until `deadline`, does the work on a thread of its own, and returns
@@ -166,7 +166,7 @@ impl Turns {
     /// Gives the turns that are free.
     fn give(&self) {
         loop {
-            let next = self.0.queues.lock().next(self.0.places);
+            let next = self.0.queues.lock().next(self.0.slots);
             let Some((owner, waiter)) = next else { return };
             let began = Some(Clock::SYSTEM.now());
             // One whose work waits no more is dropped here, which gives it to the next.
@@ -263,8 +263,8 @@ impl Queues {
     }
 
     /// The work whose turn it is, if a place is free.
-    fn next(&mut self, places: usize) -> Option<(Arc<str>, Waiter)> {
-        if self.running >= places || self.kept >= MAX_KEPT {
+    fn next(&mut self, slots: usize) -> Option<(Arc<str>, Waiter)> {
+        if self.running >= slots || self.kept >= MAX_KEPT {
             return None;
         }
         let can_run = self.owners.iter().filter(|(_, owner)| owner.kept < MAX_KEPT / 2);

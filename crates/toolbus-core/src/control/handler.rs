@@ -44,10 +44,10 @@ pub trait ControlHandler: Send + Sync + 'static {
     ///
     /// If the request is refused: its sender gets a reply if possible; otherwise the request becomes a dead letter. After
     /// [`ControlError::StoreAway`] it goes back to its queue instead.
-    fn answer<'a>(&'a self, asked: &'a ControlRequest) -> BoxFuture<'a, Result<Option<ControlReply>, ControlError>>;
+    fn handle<'a>(&'a self, request: &'a ControlRequest) -> BoxFuture<'a, Result<Option<ControlReply>, ControlError>>;
 
     /// Reply to a request that is refused for this reason; absent: a `ToolError`.
-    fn refusal(&self, _asked: &ControlRequest, _reason: &str) -> Option<ControlReply> {
+    fn refusal(&self, _request: &ControlRequest, _reason: &str) -> Option<ControlReply> {
         None
     }
 }
@@ -167,14 +167,14 @@ mod tests {
         for (budget, expected) in table {
             let headers = budget.map(|text| (header::TIMEOUT_MS.to_owned(), text.to_owned())).into_iter().collect();
             let envelope = Envelope { headers, ..Envelope::default() };
-            let asked = ControlRequest {
+            let request = ControlRequest {
                 envelope,
                 caller: Arc::new(Caller::unknown()),
                 body: Bytes::new(),
                 address: None,
                 clock,
             };
-            let left = asked.deadline(most).saturating_duration_since(clock.now());
+            let left = request.deadline(most).saturating_duration_since(clock.now());
             assert!(left < Duration::from_secs(*expected.end()), "{budget:?} {left:?}");
             assert!(left > Duration::from_secs(*expected.start()), "{budget:?} {left:?}");
         }

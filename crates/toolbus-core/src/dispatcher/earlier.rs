@@ -56,12 +56,12 @@ impl EarlierRuns {
     pub(super) async fn find(&self, call: &mut Call, is_redelivered: bool) -> Option<Earlier> {
         let recorder = &self.recorder;
         recorder.ledger()?;
-        let is_asked = match call.identity.local?.kind {
+        let needs_lookup = match call.identity.local?.kind {
             IdentityKind::Given => true,
             IdentityKind::MessageId => is_redelivered || !self.is_repeatable(call),
             IdentityKind::Content => is_redelivered,
         };
-        if !is_asked {
+        if !needs_lookup {
             return None;
         }
         let identity = call.everywhere()?;

@@ -91,7 +91,7 @@ impl ToolFinder {
     /// Remembers who called, so that it is notified of changes.
     fn note(&self, caller: &Caller, effective: &EffectiveTools) {
         if let Some(agent) = &caller.agent
-            && effective.is_everybody()
+            && effective.has_no_section()
         {
             self.callers.note(agent, effective.catalogue());
         }

@@ -44,8 +44,8 @@ impl Pace {
     }
 
     /// When each of so many places comes free, where a call takes this long.
-    pub(crate) fn frees(&self, places: usize, each: Duration, now: Instant) -> impl Iterator<Item = Instant> {
-        let idle = places.saturating_sub(self.running.len());
+    pub(crate) fn frees(&self, slots: usize, each: Duration, now: Instant) -> impl Iterator<Item = Instant> {
+        let idle = slots.saturating_sub(self.running.len());
         let busy = self.running.iter().map(move |began| (*began + each).max(now));
         std::iter::repeat_n(now, idle).chain(busy)
     }

@@ -149,7 +149,7 @@ impl Permits {
         let name = tool.map(|tool| Arc::clone(&tool.name));
         let tool = tool.and_then(|tool| Some((Arc::clone(&tool.name), tool.max_in_flight?)));
         let request = PermitRequest { name, tool, agent: Arc::clone(agent), caller };
-        let (given, place) = oneshot::channel();
+        let (given, slot) = oneshot::channel();
         let (number, now) = {
             let mut state = lock(&self.state);
             if state.fits(&request) {
@@ -158,9 +158,9 @@ impl Permits {
             }
             (state.wait(request.clone(), bytes, until, given)?, state.clock.now())
         };
-        let mut waiting = Waiting { permits: self, request: Some(request), number, place };
+        let mut waiting = Waiting { permits: self, request: Some(request), number, slot };
         let _counted = self.load.enter_waiting(now);
-        match tokio::time::timeout_at(until.into(), &mut waiting.place).await {
+        match tokio::time::timeout_at(until.into(), &mut waiting.slot).await {
             Ok(Ok(began)) => waiting.request.take().map(|request| self.permit(request, began)),
             _ => None,
         }
@@ -215,7 +215,7 @@ struct Waiting<'a> {
     request: Option<PermitRequest>,
     number: u64,
     /// Closed without a place when the call made room for another.
-    place: oneshot::Receiver<Instant>,
+    slot: oneshot::Receiver<Instant>,
 }
 
 impl Drop for Waiting<'_> {
@@ -223,7 +223,7 @@ impl Drop for Waiting<'_> {
         let Some(request) = &self.request else { return };
         let mut state = lock(&self.permits.state);
         if !state.leave(self.number)
-            && let Ok(began) = self.place.try_recv()
+            && let Ok(began) = self.slot.try_recv()
         {
             state.end(request, began);
         }
@@ -334,8 +334,8 @@ impl State {
         }
         let (now, pace) = (self.clock.now(), &mut *request.agent.pace.lock());
         let Some(shortest) = pace.shortest(now) else { return false };
-        let places = request.agent.max_in_flight.min(self.max_in_flight).max(1);
-        let turns = u32::try_from(self.waiting_of(request) / places + 1).unwrap_or(u32::MAX);
+        let slots = request.agent.max_in_flight.min(self.max_in_flight).max(1);
+        let turns = u32::try_from(self.waiting_of(request) / slots + 1).unwrap_or(u32::MAX);
         if shortest.saturating_mul(turns) <= until.saturating_duration_since(now) {
             return false;
         }
@@ -344,15 +344,15 @@ impl State {
         };
         let mut ends: Vec<Instant> = self.queue.iter().filter(goes_first).map(|waiter| waiter.until).collect();
         ends.sort_unstable();
-        let mut free: BinaryHeap<_> = pace.frees(places, shortest, now).map(Reverse).collect();
+        let mut free: BinaryHeap<_> = pace.frees(slots, shortest, now).map(Reverse).collect();
         for end in ends {
-            if let Some(mut place) = free.peek_mut()
-                && place.0 <= end
+            if let Some(mut slot) = free.peek_mut()
+                && slot.0 <= end
             {
-                place.0 += shortest;
+                slot.0 += shortest;
             }
         }
-        free.peek().is_some_and(|place| place.0 > until)
+        free.peek().is_some_and(|slot| slot.0 > until)
     }
 
     /// Takes a place among those who wait: first among those of the agent, who learns nothing of how busy others are.
@@ -361,23 +361,23 @@ impl State {
         let of_agent = &agent.used;
         let free_to_agent = agent.max_queued.saturating_sub(of_agent.waiting());
         let has_share = !agent.is_shared || self.waiting_of(request) <= free_to_agent.saturating_mul(PER_FREE);
-        let has_place = (free_to_agent > 0 && has_share) || self.make_place(request, Some(&agent));
+        let has_slot = (free_to_agent > 0 && has_share) || self.free_slot(request, Some(&agent));
         let room_of_agent = (MAX_WAITING_BYTES / 2).saturating_sub(of_agent.bytes());
         let left = room_of_agent.checked_sub(bytes);
         let has_room =
             left.is_some_and(|left| !agent.is_shared || self.bytes_of(request) <= left.saturating_mul(PER_FREE));
         let lacking = bytes.saturating_sub(room_of_agent);
-        if !has_place || !(has_room || self.make_room(request, Some(&agent), lacking)) {
+        if !has_slot || !(has_room || self.make_room(request, Some(&agent), lacking)) {
             return Err(overloaded(FULL));
         }
         let free = self.max_waiting.saturating_sub(self.daemon.waiting());
         let share = share(WAITING_PER_FREE, agent.max_queued, self.max_waiting);
         let has_share = of_agent.waiting() <= free.saturating_mul(share);
-        let has_place = (free > 0 && has_share) || self.make_place(request, None);
+        let has_slot = (free > 0 && has_share) || self.free_slot(request, None);
         let room = MAX_WAITING_BYTES.saturating_sub(self.daemon.bytes());
         let has_share = of_agent.bytes() <= room;
         let lacking = if has_share { bytes.saturating_sub(room) } else { bytes };
-        if !has_place || !(lacking == 0 || self.make_room(request, None, lacking)) {
+        if !has_slot || !(lacking == 0 || self.make_room(request, None, lacking)) {
             return Err(overloaded("Too many calls are waiting."));
         }
         self.count(request, |used| {
@@ -407,7 +407,7 @@ impl State {
 
     /// For the only waiting call of its caller: removes the last one of the caller of whom the most wait, of this agent or
     /// of any. False when there is none of whom two wait.
-    fn make_place(&mut self, request: &PermitRequest, of: Option<&Arc<AgentGate>>) -> bool {
+    fn free_slot(&mut self, request: &PermitRequest, of: Option<&Arc<AgentGate>>) -> bool {
         if self.waiting_of(request) > 0 {
             return false;
         }

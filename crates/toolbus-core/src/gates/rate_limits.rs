@@ -58,8 +58,8 @@ impl RateLimits {
     /// # Errors
     ///
     /// The time until there is one: after exactly that long a call passes, unless another one was faster.
-    pub(crate) fn take(&self, cell: u64, tool: u64, rate: &Rate, now: Instant) -> Result<(), Duration> {
-        let (key, now) = ((cell, tool), self.since_epoch(now));
+    pub(crate) fn take(&self, binding: u64, tool: u64, rate: &Rate, now: Instant) -> Result<(), Duration> {
+        let (key, now) = ((binding, tool), self.since_epoch(now));
         let mut buckets = self.lock();
         let known = buckets.get_mut(&key);
         let full_at = Bucket::full_at(known.as_deref(), rate, now);
@@ -80,9 +80,9 @@ impl RateLimits {
     }
 
     /// Returns the result of [`Self::take`], without taking anything.
-    pub(crate) fn peek(&self, cell: u64, tool: u64, rate: &Rate, now: Instant) -> Result<(), Duration> {
+    pub(crate) fn peek(&self, binding: u64, tool: u64, rate: &Rate, now: Instant) -> Result<(), Duration> {
         let now = self.since_epoch(now);
-        let waits = wait(Bucket::full_at(self.lock().get(&(cell, tool)), rate, now), rate, now);
+        let waits = wait(Bucket::full_at(self.lock().get(&(binding, tool)), rate, now), rate, now);
         if waits.is_zero() { Ok(()) } else { Err(waits) }
     }
 
@@ -136,8 +136,8 @@ mod tests {
     }
 
     /// Calls that pass at `now`, until the first that does not.
-    fn passing(limits: &RateLimits, cell: u64, tool: u64, rate: &Rate, now: Instant) -> usize {
-        std::iter::repeat_with(|| limits.take(cell, tool, rate, now)).take_while(Result::is_ok).count()
+    fn passing(limits: &RateLimits, binding: u64, tool: u64, rate: &Rate, now: Instant) -> usize {
+        std::iter::repeat_with(|| limits.take(binding, tool, rate, now)).take_while(Result::is_ok).count()
     }
 
     #[test]
@@ -164,8 +164,8 @@ mod tests {
     #[test]
     fn every_cell_and_every_tool_has_a_bucket_of_its_own() {
         let (limits, rate, now) = (RateLimits::new(epoch()), rate(1.0, 2), epoch());
-        for (cell, tool) in [(1, 1), (1, 2), (2, 1)] {
-            assert_eq!(passing(&limits, cell, tool, &rate, now), 2, "{cell} {tool}");
+        for (binding, tool) in [(1, 1), (1, 2), (2, 1)] {
+            assert_eq!(passing(&limits, binding, tool, &rate, now), 2, "{binding} {tool}");
         }
     }
 

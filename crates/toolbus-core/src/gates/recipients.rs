@@ -121,14 +121,14 @@ impl AllowedRecipients {
         arguments: &Map<String, Value>,
     ) -> Result<(), RecipientRefusal> {
         let refused = |reason| RecipientRefusal { channel: Arc::clone(&outbound.channel), reason };
-        let mut names_somebody = false;
+        let mut has_recipient = false;
         for path in &outbound.recipients {
             path.visit(arguments, &mut |found| {
-                names_somebody = true;
+                has_recipient = true;
                 self.allows(found, path).map_err(refused)
             })?;
         }
-        if !names_somebody {
+        if !has_recipient {
             return Err(refused(Reason::NoRecipient(outbound.recipients.clone())));
         }
         for (argument, value) in arguments.iter().filter(|(argument, _)| outbound.reads(argument)) {

@@ -136,8 +136,8 @@ impl LocalKeys {
         let scope = (&caller.owner, &caller.binding, &caller.profile);
         let (key, kind) = match &envelope.message_id {
             Some(message_id) => {
-                let asked = (request.dialect, &request.route, &request.tool_name, &request.arguments);
-                (self.key(&(scope, message_id, asked)), IdentityKind::MessageId)
+                let content = (request.dialect, &request.route, &request.tool_name, &request.arguments);
+                (self.key(&(scope, message_id, content)), IdentityKind::MessageId)
             }
             None if !request.has_call_id && envelope.correlation_id.is_empty() => return None,
             None => {
@@ -178,7 +178,7 @@ impl RequestIdentity {
 
     fn of_message(request: &Request) -> Option<Self> {
         let message_id = request.envelope.message_id.as_ref()?;
-        let fingerprint = asked(request, request.arguments.as_deref().unwrap_or_default().as_bytes());
+        let fingerprint = request_digest(request, request.arguments.as_deref().unwrap_or_default().as_bytes());
         let mut key = scope(b"message", &request.caller);
         key.add(message_id.as_bytes());
         key.add(&fingerprint);
@@ -189,7 +189,7 @@ impl RequestIdentity {
         let given = request.idempotency_key.as_ref()?;
         let mut key = scope(b"given", &request.caller);
         key.add(given.as_bytes());
-        let fingerprint = Fingerprint(asked(request, &canonical(request.arguments.as_deref())));
+        let fingerprint = Fingerprint(request_digest(request, &canonical(request.arguments.as_deref())));
         Some(Self { key: RequestKey(key.end()), fingerprint, kind: IdentityKind::Given })
     }
 
@@ -244,8 +244,8 @@ fn scope(purpose: &[u8], caller: &Caller) -> PartsDigest {
     parts
 }
 
-/// The digest of what is asked for.
-fn asked(request: &Request, arguments: &[u8]) -> [u8; 32] {
+/// Digest of the tool and arguments that a request names.
+fn request_digest(request: &Request, arguments: &[u8]) -> [u8; 32] {
     let mut parts = PartsDigest::new(match request.dialect {
         Dialect::Tool => b"tool",
         Dialect::Script => b"script",

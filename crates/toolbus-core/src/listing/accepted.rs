@@ -44,7 +44,7 @@ fn problems(tool: &ListedTool, format: Format) -> Vec<String> {
             "/parametersJsonSchema",
             "/toolSpec/inputSchema/json",
         ];
-        let schema = schema.iter().find_map(|place| entry.pointer(place)).unwrap();
+        let schema = schema.iter().find_map(|pointer| entry.pointer(pointer)).unwrap();
         let compiled = jsonschema::options().with_draft(jsonschema::Draft::Draft202012).offline().build(schema);
         problems.extend(compiled.err().map(|error| format!("{}: {error}", error.instance_path())));
         let text = schema.to_string();

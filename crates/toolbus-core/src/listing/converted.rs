@@ -71,7 +71,7 @@ impl<'a> Converter<'a> {
             let keyword = keyword.as_str();
             let is_kept = !only_annotations || keyword == "$ref" || ANNOTATIONS.contains(&keyword);
             if is_kept && self.draft.knows(keyword) {
-                self.member(&mut converted, keyword, value, members);
+                self.keyword(&mut converted, keyword, value, members);
             }
         }
         if let Some(Value::Object(properties)) = members.get("properties").filter(|_| !only_annotations) {
@@ -84,7 +84,13 @@ impl<'a> Converter<'a> {
     }
 
     /// Adds a keyword with its value to a converted schema; `beside` is the whole one that it stands in.
-    fn member(&mut self, to: &mut Map<String, Value>, keyword: &str, value: &'a Value, beside: &'a Map<String, Value>) {
+    fn keyword(
+        &mut self,
+        to: &mut Map<String, Value>,
+        keyword: &str,
+        value: &'a Value,
+        beside: &'a Map<String, Value>,
+    ) {
         let converted = match (keyword, value) {
             ("$defs" | "definitions", _) => None,
             (keyword, Value::String(reference)) if REFERENCES.contains(&keyword) => {
@@ -123,8 +129,8 @@ impl<'a> Converter<'a> {
             // Closed but for names that are not told would be closed to them, too.
             ("additionalProperties", value) if is_schema(value) => {
                 let by_pattern = beside.get("patternProperties").and_then(Value::as_object);
-                let is_told = by_pattern.is_none_or(|by_name| by_name.keys().all(|pattern| is_portable(pattern)));
-                is_told.then(|| self.one(value))
+                let is_kept = by_pattern.is_none_or(|by_name| by_name.keys().all(|pattern| is_portable(pattern)));
+                is_kept.then(|| self.one(value))
             }
             (keyword, value) if ONE.contains(&keyword) => is_schema(value).then(|| self.one(value)),
             (keyword, _) if BY_NAME.contains(&keyword) || SEVERAL.contains(&keyword) => None,
@@ -168,12 +174,12 @@ impl<'a> Converter<'a> {
         if std::ptr::eq(target, self.document) {
             return Some(json!("#"));
         }
-        let place = std::ptr::from_ref(target);
-        if let Some(name) = self.names.get(&place) {
+        let address = std::ptr::from_ref(target);
+        if let Some(name) = self.names.get(&address) {
             return Some(json!(format!("#/$defs/{name}")));
         }
         let name = self.free_name(reference);
-        self.names.insert(place, name.clone());
+        self.names.insert(address, name.clone());
         self.pending.push((name.clone(), target));
         Some(json!(format!("#/$defs/{name}")))
     }

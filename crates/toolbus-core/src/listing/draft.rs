@@ -39,8 +39,8 @@ pub(super) enum Draft {
 impl Draft {
     /// The draft that a document says it is written in; without a word, the one that MCP says.
     pub(super) fn of(document: &Value) -> Self {
-        let said = document.get("$schema").and_then(Value::as_str).unwrap_or_default();
-        let named = |names: &[&str]| names.iter().any(|name| said.contains(name));
+        let uri = document.get("$schema").and_then(Value::as_str).unwrap_or_default();
+        let named = |names: &[&str]| names.iter().any(|name| uri.contains(name));
         match () {
             () if named(&["draft-03", "draft-04"]) => Self::Four,
             () if named(&["draft-06"]) => Self::Six,

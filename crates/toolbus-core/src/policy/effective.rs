@@ -25,7 +25,7 @@ use crate::tool::{Tool, ToolDescriptor};
 pub struct EffectiveTools {
     pub(super) catalogue: Arc<Catalogue>,
     pub(super) section: usize,
-    pub(super) cell: usize,
+    pub(super) binding: usize,
     /// Number of the profile that the request names.
     pub(super) profile: Option<usize>,
     /// The tool sets that the session began with; absent without a session.
@@ -77,7 +77,7 @@ pub struct AllowedTool<'a> {
 /// Stand for listing and for hints where rates are counted by tool.
 const LISTING: u64 = 0;
 const HINTS: u64 = 1;
-const UNASKED: u16 = 0;
+const NOT_LOOKED_UP: u16 = 0;
 const NO_RATE: u16 = 1;
 const FIRST_RATE: u16 = 2;
 
@@ -87,25 +87,25 @@ impl EffectiveTools {
         let rules = &catalogue.rules;
         let number = rules.section_of(caller);
         let section = rules.section(number);
-        let cell = match caller.binding.as_deref().map(|name| section.binding(name)) {
+        let binding = match caller.binding.as_deref().map(|name| section.binding(name)) {
             None => Some(0),
             // The binding of the daemon that passes the call on, which has applied it, and listed the tools without it.
             Some(None) if caller.hops > 0 => Some(0),
-            Some(cell) => cell,
+            Some(binding) => binding,
         };
         let profile = caller.profile.as_deref().map_or(Some(None), |name| rules.profile(name).map(Some));
         let denied = |reason| (0, None, Grant::Denied(reason));
-        let (cell, profile, grant) = match (cell, profile) {
+        let (binding, profile, grant) = match (binding, profile) {
             _ if section.is_denied => denied(EmptyReason::UnknownAgent),
             _ if catalogue.has_switched_off(caller) => denied(EmptyReason::Disabled),
             (None, _) => denied(EmptyReason::UnknownBinding),
             (_, None) => denied(EmptyReason::UnknownProfile),
-            (Some(cell), Some(profile)) => match catalogue.set(number, cell, profile) {
-                Some(set) => (cell, profile, Grant::ToolSet(set)),
+            (Some(binding), Some(profile)) => match catalogue.set(number, binding, profile) {
+                Some(set) => (binding, profile, Grant::ToolSet(set)),
                 None => denied(EmptyReason::NoneLeft),
             },
         };
-        Self { catalogue, section: number, cell, profile, frozen: None, grant }
+        Self { catalogue, section: number, binding, profile, frozen: None, grant }
     }
 
     /// The tool of exactly this name, or else of the name that models use for it; only if the caller may use it.
@@ -253,19 +253,19 @@ impl EffectiveTools {
     /// Rate at which the caller may call this tool, if that is limited.
     #[must_use]
     pub(crate) fn rate(&self, allowed: AllowedTool<'_>) -> Option<&RateRule> {
-        let rates = &self.cell().rates;
+        let rates = &self.binding_rules().rates;
         if rates.is_empty() {
             return None;
         }
         let set = self.set()?;
         let known = set.rates.get_or_init(|| std::iter::repeat_with(AtomicU16::default).take(set.capacity).collect());
-        let place = known.get(allowed.number as usize)?;
-        let number = match place.load(Ordering::Relaxed) {
-            UNASKED => {
+        let known_rate = known.get(allowed.number as usize)?;
+        let number = match known_rate.load(Ordering::Relaxed) {
+            NOT_LOOKED_UP => {
                 let tool = &allowed.tool.descriptor;
                 let found =
                     rates.rule_of_either(&tool.name, tool.bare_name()).map_or(NO_RATE, |rule| rule + FIRST_RATE);
-                place.store(found, Ordering::Relaxed);
+                known_rate.store(found, Ordering::Relaxed);
                 found
             }
             known => known,
@@ -276,13 +276,13 @@ impl EffectiveTools {
     /// Rate at which the caller may list its tools, or ask for hints, if a rule names the topic. Patterns are of tools:
     /// a limit for all of them must not leave an agent without its list.
     pub(crate) fn topic_rate(&self, topic: &str) -> Option<&RateRule> {
-        let rates = &self.cell().rates;
+        let rates = &self.binding_rules().rates;
         rates.rule(rates.rule_of(topic)?).filter(|rule| rule.pattern().is_exact())
     }
 
     /// Key that tells this caller's requests on a topic from all others, and from calls.
     pub(crate) fn topic_rate_key(&self, topic: &str) -> (u64, u64) {
-        (self.cell().key, if topic == topic::TOOL_HINTS { HINTS } else { LISTING })
+        (self.binding_rules().key, if topic == topic::TOOL_HINTS { HINTS } else { LISTING })
     }
 
     /// Key that tells these tools from others; `None` if the caller is denied everything.
@@ -301,26 +301,26 @@ impl EffectiveTools {
 
     /// Whether the caller has no section of its own.
     #[must_use]
-    pub fn is_everybody(&self) -> bool {
+    pub fn has_no_section(&self) -> bool {
         self.rules().agent.is_none()
     }
 
     /// Key that tells this caller's calls of this tool from all others, for as long as the agent and the tool keep
     /// their names.
     pub(crate) fn rate_key(&self, allowed: AllowedTool<'_>) -> (u64, u64) {
-        (self.cell().key, allowed.entry.key)
+        (self.binding_rules().key, allowed.entry.key)
     }
 
     /// The channels on which this tool addresses people, and whom the caller may address there; channels on which it may
     /// address every agent are left out.
     pub(crate) fn recipients(&self, allowed: AllowedTool<'_>) -> impl Iterator<Item = (&Outbound, &AllowedRecipients)> {
-        let cell = self.cell();
+        let binding = self.binding_rules();
         let outbound = &self.catalogue.rules.policy.outbound;
         allowed
             .entry
             .channels
             .iter()
-            .filter_map(move |channel| Some((&**outbound.get(channel)?, cell.recipients.get(channel)?)))
+            .filter_map(move |channel| Some((&**outbound.get(channel)?, binding.recipients.get(channel)?)))
     }
 
     /// Counts the calls of the caller's agent.
@@ -406,7 +406,7 @@ impl EffectiveTools {
     /// a fitting name. Where the rules depend on names, this says yes rather than no.
     #[must_use]
     pub fn could_have(&self, source: &Arc<str>, set: Option<&Arc<str>>) -> bool {
-        let (section, cell, catalogue) = (self.rules(), self.cell(), &self.catalogue);
+        let (section, binding, catalogue) = (self.rules(), self.binding_rules(), &self.catalogue);
         if matches!(self.grant, Grant::Denied(_)) || catalogue.switches.has_source(source) {
             return false;
         }
@@ -425,8 +425,8 @@ impl EffectiveTools {
             ToolList::Only(_) => patterns(list).is_some_and(|all| all.iter().any(|pattern| some(pattern, &beginning))),
         };
         let denies = |list| patterns(list).is_some_and(|all| all.iter().any(|pattern| every(pattern, &beginning)));
-        [section.tools, cell.tools].into_iter().all(allows)
-            && ![section.denied, cell.denied].into_iter().any(denies)
+        [section.tools, binding.tools].into_iter().all(allows)
+            && ![section.denied, binding.denied].into_iter().any(denies)
             && self.profiles().all(|profile| profile.could_allow(source))
     }
 
@@ -441,8 +441,8 @@ impl EffectiveTools {
         self.catalogue.rules.section(self.section)
     }
 
-    pub(super) fn cell(&self) -> &BindingRules {
-        self.rules().cell(self.cell)
+    pub(super) fn binding_rules(&self) -> &BindingRules {
+        self.rules().binding_rules(self.binding)
     }
 
     /// Tools that are called by their names, without shadowed ones.

@@ -111,7 +111,7 @@ impl EffectiveTools {
         if let Grant::Denied(reason) = &self.grant {
             return Some(Because::Empty(*reason));
         }
-        let (section, cell) = (self.rules(), self.cell());
+        let (section, binding) = (self.rules(), self.binding_rules());
         if let Some(switch) = self.catalogue.switches.of_tool(tool) {
             return Some(Because::Disabled(switch));
         }
@@ -141,10 +141,10 @@ impl EffectiveTools {
         if lacks(section.tools) {
             return Some(Because::NotListed);
         }
-        if let Some(pattern) = matching(cell.denied) {
+        if let Some(pattern) = matching(binding.denied) {
             return Some(Because::DeniedInBinding(pattern.clone()));
         }
-        if lacks(cell.tools) {
+        if lacks(binding.tools) {
             return Some(Because::NotInBinding);
         }
         self.profiles().find_map(|profile| {
@@ -159,7 +159,7 @@ impl EffectiveTools {
     }
 
     fn permission(&self, tool: &ToolDescriptor) -> Because {
-        let lists = [self.cell().tools, self.rules().tools];
+        let lists = [self.binding_rules().tools, self.rules().tools];
         let pattern = lists.into_iter().find_map(|list| self.catalogue.rules.matching(list, tool));
         pattern.map_or(Because::Unrestricted, |pattern| Because::Allowed(pattern.clone()))
     }

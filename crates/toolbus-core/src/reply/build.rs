@@ -348,13 +348,13 @@ mod tests {
 
     #[test]
     fn a_caller_that_wants_the_structured_part_of_a_result_gets_it_once_and_by_itself() {
-        let said = ToolOutput { structured: Some(Box::new(json!({"a": 1}))), ..ToolOutput::text("{\"a\":1}") };
-        insta::assert_snapshot!(blocks("1", said.clone()), @r##"[{"text":"{\"a\":1}","type":"text"},{"mimeType":"application/json","text":"{\"a\":1}","type":"resource","uri":"toolbus:structured-content"}]"##);
-        assert_eq!(blocks("0", said.clone()), "null");
+        let output = ToolOutput { structured: Some(Box::new(json!({"a": 1}))), ..ToolOutput::text("{\"a\":1}") };
+        insta::assert_snapshot!(blocks("1", output.clone()), @r##"[{"text":"{\"a\":1}","type":"text"},{"mimeType":"application/json","text":"{\"a\":1}","type":"resource","uri":"toolbus:structured-content"}]"##);
+        assert_eq!(blocks("0", output.clone()), "null");
         let block = vec![ContentBlock::structured("{\"a\":1}".to_owned())];
         let once = r#"[{"mimeType":"application/json","text":"{\"a\":1}","type":"resource","uri":"toolbus:structured-content"}]"#;
-        assert_eq!(blocks("1", ToolOutput { blocks: block, ..said.clone() }), once);
-        assert_eq!(blocks("1", ToolOutput { content: None, ..said }), once);
+        assert_eq!(blocks("1", ToolOutput { blocks: block, ..output.clone() }), once);
+        assert_eq!(blocks("1", ToolOutput { content: None, ..output }), once);
         assert_eq!(blocks("1", ToolOutput::text("plain")), "null");
     }
 
@@ -386,10 +386,10 @@ mod tests {
 
     #[test]
     fn a_tool_that_ran_no_program_is_told_by_its_content() {
-        let told = |output| written(&script_result("c", output, RAN));
-        assert_snapshot!(told(ToolOutput::text("done")), @r#"{"toolCallId":"c","output":"done","stderr":null,"exitCode":0,"isSuccess":true,"elapsedMs":12}"#);
-        assert_snapshot!(told(ToolOutput::error("sad")), @r#"{"toolCallId":"c","output":"sad","stderr":null,"exitCode":1,"isSuccess":false,"elapsedMs":12}"#);
-        assert_snapshot!(told(ToolOutput::default()), @r#"{"toolCallId":"c","output":null,"stderr":null,"exitCode":0,"isSuccess":true,"elapsedMs":12}"#);
+        let shown = |output| written(&script_result("c", output, RAN));
+        assert_snapshot!(shown(ToolOutput::text("done")), @r#"{"toolCallId":"c","output":"done","stderr":null,"exitCode":0,"isSuccess":true,"elapsedMs":12}"#);
+        assert_snapshot!(shown(ToolOutput::error("sad")), @r#"{"toolCallId":"c","output":"sad","stderr":null,"exitCode":1,"isSuccess":false,"elapsedMs":12}"#);
+        assert_snapshot!(shown(ToolOutput::default()), @r#"{"toolCallId":"c","output":null,"stderr":null,"exitCode":0,"isSuccess":true,"elapsedMs":12}"#);
     }
 
     #[test]

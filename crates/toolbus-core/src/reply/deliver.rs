@@ -32,7 +32,7 @@ const MAX_REJECTIONS: u32 = 32;
 /// Longest wait for the confirm of a dead letter.
 pub(crate) const DEAD_LETTER_TIME: Duration = Duration::from_secs(10);
 /// Longest wait for the broker to take what may be lost.
-const TELLING_TIME: Duration = Duration::from_secs(1);
+const BEST_EFFORT_TIME: Duration = Duration::from_secs(1);
 /// Headers that a dead letter takes over from its request, in bytes: what surely fits into one frame.
 const MAX_COPIED_HEADERS: usize = 32 * 1024;
 
@@ -85,13 +85,13 @@ pub(crate) struct Replies {
     /// Places for rejected replies that wait to be published again. A full queue is its owner's doing, and each reply
     /// that waits for it keeps its request unsettled: were all allowed to, one caller could stop the daemon for all
     /// others.
-    places: Semaphore,
+    slots: Semaphore,
 }
 
 /// Number of times that the broker rejected one reply, and its slot among those that wait.
 struct Rejections<'a> {
-    places: &'a Semaphore,
-    place: Option<SemaphorePermit<'a>>,
+    slots: &'a Semaphore,
+    slot: Option<SemaphorePermit<'a>>,
     count: u32,
 }
 
@@ -99,10 +99,10 @@ impl Rejections<'_> {
     /// Counts one more; whether the reply may wait and be published again.
     fn may_wait(&mut self) -> bool {
         self.count += 1;
-        if self.place.is_none() {
-            self.place = self.places.try_acquire().ok();
+        if self.slot.is_none() {
+            self.slot = self.slots.try_acquire().ok();
         }
-        self.place.is_some() && self.count < MAX_REJECTIONS
+        self.slot.is_some() && self.count < MAX_REJECTIONS
     }
 }
 
@@ -115,10 +115,10 @@ impl DeadLettered {
 
 impl Replies {
     /// At most `places` answers that the broker rejects wait at a time; the others are undeliverable at once.
-    pub(crate) fn new(bus: Arc<dyn Bus>, rules: ReplyRules, places: usize) -> Self {
-        let places = Semaphore::new(places.min(Semaphore::MAX_PERMITS));
+    pub(crate) fn new(bus: Arc<dyn Bus>, rules: ReplyRules, slots: usize) -> Self {
+        let slots = Semaphore::new(slots.min(Semaphore::MAX_PERMITS));
         let (proven, failed) = (LruCache::new(MAX_REMEMBERED), LruCache::new(MAX_REMEMBERED));
-        Self { bus, rules, proven: Mutex::new(proven), failed: Mutex::new(failed), places }
+        Self { bus, rules, proven: Mutex::new(proven), failed: Mutex::new(failed), slots }
     }
 
     pub(crate) fn rules(&self) -> &ReplyRules {
@@ -152,7 +152,7 @@ impl Replies {
 
     /// Publishes a reply until the broker confirms it, at most until `until`, and a few times if it is rejected.
     pub(crate) async fn deliver(&self, address: &Address, reply: &Reply, until: Instant) -> Result<(), NotDelivered> {
-        let mut rejections = Rejections { places: &self.places, place: None, count: 0 };
+        let mut rejections = Rejections { slots: &self.slots, slot: None, count: 0 };
         let again = |error: &PublishError| match error {
             PublishError::Unavailable(_) => true,
             PublishError::Rejected(_) => rejections.may_wait(),
@@ -166,12 +166,12 @@ impl Replies {
     }
 
     /// Publishes what may be lost: once, by the route that is known to work.
-    pub(crate) async fn tell(&self, address: &Address, properties: Properties, body: Bytes) {
+    pub(crate) async fn publish_once(&self, address: &Address, properties: Properties, body: Bytes) {
         let remembered = self.proven.lock().get(&address.first).cloned();
         let proven = remembered.is_some();
         let target = remembered.unwrap_or_else(|| address.first.clone());
         let message = Outgoing { target, mandatory: false, proven, properties: properties.into(), body };
-        let _ = tokio::time::timeout(TELLING_TIME, self.bus.publish(&message)).await;
+        let _ = tokio::time::timeout(BEST_EFFORT_TIME, self.bus.publish(&message)).await;
     }
 
     /// Tries each route once: the one that worked before, or else all in order.

@@ -75,8 +75,8 @@ impl Replier {
     }
 
     /// Publishes what may be lost, such as progress.
-    pub(crate) async fn tell(&self, address: &Address, properties: Properties, body: Bytes) {
-        self.replies.tell(address, properties, body).await;
+    pub(crate) async fn publish_once(&self, address: &Address, properties: Properties, body: Bytes) {
+        self.replies.publish_once(address, properties, body).await;
     }
 
     /// Delivers or dead-letters a reply; whether its request is done with. Otherwise that goes back to its queue.

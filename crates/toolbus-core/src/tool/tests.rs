@@ -1,8 +1,8 @@
 #[test]
 fn times_are_said_in_the_largest_unit_that_is_exact() {
-    let said = [1, 1500, 5_000, 90_000, 120_000, 1_200_000, 1_201_000, 3_600_000, 7_200_000, 86_400_000]
+    let texts = [1, 1500, 5_000, 90_000, 120_000, 1_200_000, 1_201_000, 3_600_000, 7_200_000, 86_400_000]
         .map(|milliseconds| super::time_text(std::time::Duration::from_millis(milliseconds)));
-    insta::assert_snapshot!(said.join(", "), @"1 ms, 1500 ms, 5 s, 90 s, 2 minutes, 20 minutes, 1201 s, 60 minutes, 2 hours, 24 hours");
+    insta::assert_snapshot!(texts.join(", "), @"1 ms, 1500 ms, 5 s, 90 s, 2 minutes, 20 minutes, 1201 s, 60 minutes, 2 hours, 24 hours");
     let rounded =
         [1, 61_000, 130_000, 7_201_000].map(|time| super::rounded_text(std::time::Duration::from_millis(time)));
     insta::assert_snapshot!(rounded.join(", "), @"1 s, 61 s, 3 minutes, 3 hours");

@@ -96,10 +96,10 @@ async fn a_request_that_its_cancellation_overtook_is_answered_and_not_run() {
         call.properties.message_id = Some(format!("sent-{seconds}"));
         call
     };
-    let body = world.answer(sent_at(1_700_000_000)).await.body;
+    let body = world.reply(sent_at(1_700_000_000)).await.body;
     assert_eq!((&body["code"], &body["outcome"]), (&json!("cancelled"), &json!("not_started")));
     assert_eq!(world.runs(), 0);
-    let body = world.answer(sent_at(1_700_000_001)).await.body;
+    let body = world.reply(sent_at(1_700_000_001)).await.body;
     assert_eq!(body["content"], "paid", "the model uses its id again");
 }
 

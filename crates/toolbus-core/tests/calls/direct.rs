@@ -75,9 +75,9 @@ async fn a_call_that_did_not_begin_before_the_time_is_over_can_be_made_again() {
             tokio::task::yield_now().await;
         }
         world.dispatcher.shut_down();
-        let told = waiting.await.unwrap().unwrap_err().verdict.unwrap();
+        let verdict = waiting.await.unwrap().unwrap_err().verdict.unwrap();
         assert_eq!(
-            told,
+            verdict,
             Verdict { code: Code::Overloaded, is_retryable: true, outcome: Some(Outcome::NotStarted) },
             "{tool} {key:?}"
         );

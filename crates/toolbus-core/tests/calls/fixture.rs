@@ -142,7 +142,7 @@ pub(crate) struct World {
     pub(crate) gates: Arc<Gates>,
     pub(crate) bus: Arc<RecordingBus>,
     pub(crate) load: Arc<Load>,
-    pub(crate) told: Arc<Recorder>,
+    pub(crate) recorder: Arc<Recorder>,
     pub(crate) runs: Arc<AtomicUsize>,
     /// Lets one call of a `wait…` tool end.
     pub(crate) go_on: Arc<Notify>,
@@ -184,14 +184,14 @@ impl World {
                 .register(Tool::new(descriptor, Scripted { runs: Arc::clone(&runs), go_on: Arc::clone(&go_on) }))
                 .unwrap();
         }
-        let told: Arc<Recorder> = Arc::default();
-        let telemetry = Arc::new(RecordingTelemetry(Arc::clone(&told)));
+        let recorder: Arc<Recorder> = Arc::default();
+        let telemetry = Arc::new(RecordingTelemetry(Arc::clone(&recorder)));
         let gates = Arc::new(gates(registry, &settings));
         let bus_of_calls = Arc::clone(&bus) as Arc<dyn Bus>;
         let (of_calls, discard) = (Arc::clone(&gates), Arc::new(Discard));
         let dispatcher =
             Dispatcher::new(settings, of_calls, bus_of_calls, telemetry, discard, Arc::clone(&load), arrivals);
-        Self { dispatcher, gates, bus, load, told, runs, go_on }
+        Self { dispatcher, gates, bus, load, recorder, runs, go_on }
     }
 
     /// Delivers a message and waits until it has been handled.
@@ -228,7 +228,7 @@ impl World {
     }
 
     /// Delivers a message that must be acknowledged, and gives the one message that leaves.
-    pub(crate) async fn answer(&self, message: Message) -> Sent {
+    pub(crate) async fn reply(&self, message: Message) -> Sent {
         let before = self.sent().len();
         let settlement = self.deliver(message).await;
         assert_eq!(settlement.get(), Some(Settled::Acknowledged));
@@ -292,8 +292,8 @@ impl World {
     }
 
     /// Waits until the ledger has told of at least this many events.
-    pub(crate) async fn until_told(&self, events: usize) {
-        while self.told.ledger().len() < events {
+    pub(crate) async fn until_recorded(&self, events: usize) {
+        while self.recorder.ledger().len() < events {
             tokio::task::yield_now().await;
         }
     }
@@ -337,10 +337,10 @@ pub(crate) async fn serve(
     topic: &str,
     message: Message,
 ) -> Settlement {
-    let (mut asked, settlement) = delivery(message);
-    asked.routing_key = topic.into();
+    let (mut delivery, settlement) = delivery(message);
+    delivery.routing_key = topic.into();
     let (sender, receiver) = mpsc::channel(1);
-    sender.send(asked).await.unwrap();
+    sender.send(delivery).await.unwrap();
     drop(sender);
     let service = Service::new(dispatcher.clone());
     service.serve_requests(control, receiver).await;
@@ -373,13 +373,13 @@ pub(crate) fn settings() -> DispatcherSettings {
 
 /// Gates that let everybody use everything, and take all room that there is.
 fn gates(registry: Registry, settings: &DispatcherSettings) -> Gates {
-    let everybody = AgentPolicy {
+    let unlisted = AgentPolicy {
         max_in_flight: Some(settings.max_in_flight),
         max_queued: Some(settings.max_waiting),
         ..AgentPolicy::default()
     };
     let capacity = Capacity { max_in_flight: settings.max_in_flight, max_waiting: settings.max_waiting };
-    let policy = Policy { default: everybody, ..Policy::default() };
+    let policy = Policy { default: unlisted, ..Policy::default() };
     Gates::new(PolicyHandle::new(registry, Identity::default(), policy, capacity))
 }
 

@@ -64,7 +64,7 @@ async fn a_refusal_that_waits_for_the_broker_is_dropped_with_the_connection() {
 #[tokio::test(start_paused = true)]
 async fn a_redelivered_call_waits_for_a_ledger_that_is_away_and_gets_the_reply_of_the_daemon_that_ran_it() {
     let stored = ledger(ROOMY);
-    let first = daemon(&stored).answer(pay()).await;
+    let first = daemon(&stored).reply(pay()).await;
     let away = Arc::new(FaultyLedger::new(stored));
     away.set(StoreFault::Away);
     let other = daemon(&(Arc::clone(&away) as Arc<dyn Ledger>));

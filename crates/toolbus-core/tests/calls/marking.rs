@@ -41,7 +41,7 @@ async fn every_answer_to_a_call_is_marked_whatever_became_of_it() {
         (at_a_server.header("rb-rb-mcp-server", "files"), "RockBot.Tools.ToolError"),
     ];
     for (message, message_type) in calls {
-        let sent = world.answer(message).await;
+        let sent = world.reply(message).await;
         assert_eq!(sent.properties.message_type.as_deref(), Some(message_type), "{}", sent.body);
         is_marked(&sent);
     }

@@ -113,9 +113,9 @@ impl World {
         }
         let (bus, gates) = (Arc::<RecordingBus>::default(), Arc::new(Gates::new(access)));
         let of_calls = (Arc::clone(&gates), Arc::clone(&bus) as Arc<dyn Bus>);
-        let told = (Arc::new(Discard), Arc::new(Discard));
+        let sink = (Arc::new(Discard), Arc::new(Discard));
         let dispatcher =
-            Dispatcher::new(settings(), of_calls.0, of_calls.1, told.0, told.1, Arc::default(), Arc::new(AllArrived));
+            Dispatcher::new(settings(), of_calls.0, of_calls.1, sink.0, sink.1, Arc::default(), Arc::new(AllArrived));
         Self { bus, gates, dispatcher }
     }
 

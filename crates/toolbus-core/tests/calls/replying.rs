@@ -38,7 +38,7 @@ async fn an_answer_goes_where_its_address_and_the_type_of_its_request_say() {
         ("a peer's address is a topic first", pay().typed(PEER), (topic("tool.result.ana"), true)),
         ("a plain client's address is a queue first", pay().typed(None), (queue("tool.result.ana"), true)),
     ] {
-        let sent = World::new().answer(message).await;
+        let sent = World::new().reply(message).await;
         assert_eq!((sent.target, sent.mandatory), expected, "{what}");
     }
 }
@@ -49,7 +49,7 @@ async fn an_address_that_takes_no_answer_is_tried_as_a_queue_for_a_peer_and_as_a
     for (message_type, unroutable, expected) in [(PEER, &topic, &queue), (None, &queue, &topic)] {
         let world = World::new();
         world.bus.route(unroutable.clone(), Route::Unroutable);
-        assert_eq!(world.answer(pay().typed(message_type)).await.target, *expected, "{message_type:?}");
+        assert_eq!(world.reply(pay().typed(message_type)).await.target, *expected, "{message_type:?}");
     }
 }
 
@@ -68,24 +68,24 @@ async fn while_a_queue_that_took_no_answer_is_not_there_no_tool_is_run_for_it() 
     let call = || pay().typed(None).reply_to(Some("mine"));
     world.bus.route(queue("mine"), Route::Unroutable);
     for reason in ["undeliverable_answer", "reply_to_refused", "reply_to_refused"] {
-        let letter = world.answer(call()).await;
+        let letter = world.reply(call()).await;
         assert_eq!((letter.properties.header("rb-dead-reason"), world.runs()), (Some(reason), 1));
     }
     world.bus.route(queue("mine"), Route::Routed);
-    assert_eq!((world.answer(call()).await.target, world.runs()), (queue("mine"), 2));
+    assert_eq!((world.reply(call()).await.target, world.runs()), (queue("mine"), 2));
 }
 
 #[tokio::test]
 async fn a_peers_topic_that_is_not_permitted_is_a_queue_and_refused_once_it_took_no_answer() {
     let world = World::new();
     let call = || pay().typed(PEER).reply_to(Some("elsewhere.ana"));
-    let answer = world.answer(call()).await;
-    assert_eq!((answer.target, world.runs()), (queue("elsewhere.ana"), 1));
+    let reply = world.reply(call()).await;
+    assert_eq!((reply.target, world.runs()), (queue("elsewhere.ana"), 1));
 
     let world = World::new();
     world.bus.route(queue("elsewhere.ana"), Route::Unroutable);
     for reason in ["undeliverable_answer", "reply_to_refused"] {
-        let letter = world.answer(call()).await;
+        let letter = world.reply(call()).await;
         assert_eq!((letter.target, world.runs()), (dead_letters(), 1));
         assert_eq!(letter.properties.header("rb-dead-reason"), Some(reason));
         assert_eq!(letter.properties.header("rb-dead-reply-to"), Some("elsewhere.ana"));
@@ -106,7 +106,7 @@ async fn answers_that_no_queue_takes_are_logged_once_and_not_each() {
     world.route_both("tool.result.gone", &Route::Unroutable);
     for _ in 0..50 {
         let call = pay().typed(None).reply_to(Some("tool.result.gone"));
-        assert_eq!(world.answer(call).await.target, dead_letters());
+        assert_eq!(world.reply(call).await.target, dead_letters());
     }
     let lines = page.text();
     assert_eq!(lines.matches("dead-lettered a reply").count(), 1, "{lines}");
@@ -118,7 +118,7 @@ async fn what_worked_for_an_address_is_remembered() {
     let world = World::new();
     world.bus.route(topic("tool.result.ana"), Route::Unroutable);
     for _ in 0..2 {
-        world.answer(pay().typed(PEER)).await;
+        world.reply(pay().typed(PEER)).await;
     }
     let name = "tool.result.ana";
     assert_eq!(world.bus.attempts(), [(topic(name), false), (queue(name), false), (queue(name), true)]);
@@ -127,9 +127,9 @@ async fn what_worked_for_an_address_is_remembered() {
 #[tokio::test]
 async fn a_remembered_route_that_fails_has_to_prove_itself_again() {
     let world = World::new();
-    world.answer(pay().typed(PEER)).await;
+    world.reply(pay().typed(PEER)).await;
     world.bus.route(topic("tool.result.ana"), Route::Unroutable);
-    assert_eq!(world.answer(pay().typed(PEER)).await.target, queue("tool.result.ana"));
+    assert_eq!(world.reply(pay().typed(PEER)).await.target, queue("tool.result.ana"));
     let last: Vec<bool> = world.bus.attempts().into_iter().map(|(_, proven)| proven).collect();
     assert_eq!(last, [false, true, false, false]);
 }
@@ -138,7 +138,7 @@ async fn a_remembered_route_that_fails_has_to_prove_itself_again() {
 async fn an_answer_that_nobody_takes_is_dead_lettered_and_the_request_acknowledged() {
     let world = World::new();
     world.route_both("tool.result.ana", &Route::Unroutable);
-    let sent = world.answer(pay().typed(PEER)).await;
+    let sent = world.reply(pay().typed(PEER)).await;
     assert_eq!(sent.target, Target::DeadLetter("bus7.invoke".to_owned()));
     assert_eq!(sent.properties.header("rb-dead-reason"), Some("undeliverable_answer"));
     assert_eq!(sent.properties.header("rb-dead-reply-to"), Some("tool.result.ana"));
@@ -149,14 +149,14 @@ async fn an_answer_that_nobody_takes_is_dead_lettered_and_the_request_acknowledg
 async fn an_address_that_the_broker_refuses_is_refused_before_the_tool_runs_and_harms_nobody_else() {
     let (world, (page, _guard)) = (World::new(), warnings());
     world.bus.route(queue("forbidden"), Route::Refused);
-    let sent = world.answer(pay().typed(None).reply_to(Some("forbidden"))).await;
+    let sent = world.reply(pay().typed(None).reply_to(Some("forbidden"))).await;
     assert_eq!((sent.target, world.runs()), (dead_letters(), 0));
     assert_eq!(sent.properties.header("rb-dead-reason"), Some("reply_to_refused"));
     let text = page.text();
     assert!(text.contains("the broker does not let the daemon publish there: ACCESS_REFUSED"), "{text}");
-    assert_eq!(world.answer(pay()).await.body["content"], "paid");
+    assert_eq!(world.reply(pay()).await.body["content"], "paid");
     world.bus.route(topic("tool.result"), Route::Refused);
-    assert_eq!(world.answer(pay().reply_to(None)).await.target, dead_letters());
+    assert_eq!(world.reply(pay().reply_to(None)).await.target, dead_letters());
     assert_eq!(world.runs(), 1, "nor without an address, where the default is refused");
 }
 
@@ -164,24 +164,24 @@ async fn an_address_that_the_broker_refuses_is_refused_before_the_tool_runs_and_
 async fn an_address_runs_a_tool_if_one_of_its_routes_is_open() {
     let world = World::new();
     world.bus.route(topic("tool.result.ana"), Route::Refused);
-    assert_eq!(world.answer(pay().typed(PEER)).await.target, queue("tool.result.ana"));
+    assert_eq!(world.reply(pay().typed(PEER)).await.target, queue("tool.result.ana"));
     let world = World::new();
     world.bus.route(topic("tool.result.ana"), Route::Refused);
     world.bus.route(queue("tool.result.ana"), Route::Unroutable);
-    assert_eq!((world.answer(pay().typed(PEER)).await.target, world.runs()), (dead_letters(), 0));
+    assert_eq!((world.reply(pay().typed(PEER)).await.target, world.runs()), (dead_letters(), 0));
 }
 
 #[tokio::test]
 async fn an_address_that_took_an_answer_is_asked_for_again_only_after_it_failed() {
     let world = World::new();
     for _ in 0..3 {
-        world.answer(pay().typed(PEER)).await;
+        world.reply(pay().typed(PEER)).await;
     }
     assert_eq!(world.bus.asked(), 1);
     world.route_both("tool.result.ana", &Route::Refused);
-    let late = world.answer(pay().typed(PEER)).await;
+    let late = world.reply(pay().typed(PEER)).await;
     assert_eq!((late.properties.header("rb-dead-reason"), world.runs()), (Some("undeliverable_answer"), 4));
-    let next = world.answer(pay().typed(PEER)).await;
+    let next = world.reply(pay().typed(PEER)).await;
     assert_eq!((next.properties.header("rb-dead-reason"), world.runs()), (Some("reply_to_refused"), 4));
 }
 
@@ -221,7 +221,7 @@ async fn a_request_whose_dead_letter_is_not_confirmed_goes_back_to_its_queue() {
     let settlement = world.deliver(pay().reply_to(Some("tool.invoke"))).await;
     assert_eq!(settlement.get(), Some(Settled::Requeued));
     assert!(world.bus.attempts().len() > 2, "tried again meanwhile");
-    assert_eq!(world.told.dead_letters(), 0);
+    assert_eq!(world.recorder.dead_letters(), 0);
 }
 
 #[tokio::test(start_paused = true)]
@@ -233,12 +233,12 @@ async fn an_answer_goes_back_with_its_request_while_the_queue_of_dead_letters_ta
     assert_eq!((settlement.get(), world.runs()), (Some(Settled::Requeued), 1));
     let tries = world.bus.attempts().into_iter().filter(|(target, _)| *target == dead_letters()).count();
     assert!(tries > 2, "tried again meanwhile");
-    assert_eq!(world.told.dead_letters(), 0);
+    assert_eq!(world.recorder.dead_letters(), 0);
     // What comes again has its answer, and that is kept once a queue takes it.
     world.bus.route(dead_letters(), Route::Routed);
     let settlement = world.deliver(pay().typed(PEER).redelivered()).await;
     assert_eq!((settlement.get(), world.runs()), (Some(Settled::Acknowledged), 1));
-    assert_eq!(world.told.dead_letters(), 1);
+    assert_eq!(world.recorder.dead_letters(), 1);
 }
 
 #[tokio::test(start_paused = true)]
@@ -251,7 +251,7 @@ async fn a_dead_letter_is_published_again_until_the_broker_is_back_and_counted_o
     }
     world.bus.route(dead_letters(), Route::Routed);
     task.await.unwrap();
-    assert_eq!((settled.get(), world.told.dead_letters()), (Some(Settled::Acknowledged), 1));
+    assert_eq!((settled.get(), world.recorder.dead_letters()), (Some(Settled::Acknowledged), 1));
 }
 
 #[tokio::test(start_paused = true)]
@@ -263,7 +263,7 @@ async fn a_refused_dead_letter_is_no_hot_loop_and_never_goes_where_the_answers_g
     assert_eq!(settlement.get(), Some(Settled::Requeued));
     assert!(Clock::SYSTEM.since(begun) >= Duration::from_secs(10));
     assert_eq!(world.bus.attempts(), [(dead_letters(), false)]);
-    assert_eq!(world.told.dead_letters(), 0);
+    assert_eq!(world.recorder.dead_letters(), 0);
 }
 
 #[tokio::test]
@@ -271,7 +271,7 @@ async fn a_dead_letter_takes_over_no_more_headers_than_fit_into_a_frame() {
     let world = World::new();
     let big = "x".repeat(20 * 1024);
     let message = pay().reply_to(Some("tool.invoke")).header("rb-a", &big).header("rb-b", &big).header("rb-c", "small");
-    let sent = world.answer(message).await;
+    let sent = world.reply(message).await;
     assert_eq!(sent.properties.header("rb-a"), Some(&*big));
     assert_eq!((sent.properties.header("rb-b"), sent.properties.header("rb-c")), (None, Some("small")));
     assert_eq!(sent.properties.header("rb-dead-reason"), Some("reply_to_refused"));
@@ -323,7 +323,7 @@ async fn an_answer_that_is_rejected_again_and_again_is_dead_lettered_after_half_
     let world = World::new();
     world.bus.route(topic("tool.result.ana"), Route::Rejected);
     let begun = Clock::SYSTEM.now();
-    let sent = world.answer(pay().typed(PEER)).await;
+    let sent = world.reply(pay().typed(PEER)).await;
     assert_eq!(sent.target, dead_letters());
     assert_eq!(sent.properties.header("rb-dead-reason"), Some("undeliverable_answer"));
     assert_eq!(sent.properties.header("rb-dead-reply-to"), Some("tool.result.ana"));
@@ -337,7 +337,7 @@ async fn of_the_answers_that_are_rejected_one_in_eight_calls_in_hand_waits_and_t
     let world = World::with(|settings| (settings.max_in_flight, settings.max_waiting) = (8, 8));
     let begun = Clock::SYSTEM.now();
     let calls = begin_rejected(&world, 8);
-    while world.told.dead_letters() < 6 {
+    while world.recorder.dead_letters() < 6 {
         tokio::task::yield_now().await;
     }
     assert_eq!(Clock::SYSTEM.since(begun), Duration::ZERO);
@@ -346,7 +346,7 @@ async fn of_the_answers_that_are_rejected_one_in_eight_calls_in_hand_waits_and_t
         task.await.unwrap();
         assert_eq!(settled.get(), Some(Settled::Acknowledged));
     }
-    assert_eq!(world.told.dead_letters(), 8);
+    assert_eq!(world.recorder.dead_letters(), 8);
 }
 
 #[tokio::test(start_paused = true)]
@@ -364,9 +364,9 @@ async fn a_place_among_the_answers_that_wait_is_free_again_after_each() {
 #[tokio::test(start_paused = true)]
 async fn a_route_that_rejects_an_answer_stays_proven() {
     let world = World::new();
-    world.answer(pay().typed(PEER)).await;
+    world.reply(pay().typed(PEER)).await;
     world.bus.route(topic("tool.result.ana"), Route::Rejected);
-    assert_eq!(world.answer(pay().typed(PEER)).await.target, dead_letters());
+    assert_eq!(world.reply(pay().typed(PEER)).await.target, dead_letters());
     let tried: Vec<bool> = world.bus.attempts().into_iter().map(|(_, proven)| proven).collect();
     assert_eq!(tried, [vec![false], vec![true; 32], vec![false]].concat());
 }

@@ -55,9 +55,9 @@ async fn an_answer_has_no_secret_whatever_the_call_ended_with() {
     for (how, expected) in
         [("result", "it is [redacted]"), ("error", "not [redacted]"), ("failure", "broken by [redacted]")]
     {
-        let body = world.answer(call("leak", json!({"how": how}))).await.body;
-        let told = [&body["content"], &body["message"]].into_iter().find_map(Value::as_str);
-        assert_eq!(told, Some(expected), "{body}");
+        let body = world.reply(call("leak", json!({"how": how}))).await.body;
+        let text = [&body["content"], &body["message"]].into_iter().find_map(Value::as_str);
+        assert_eq!(text, Some(expected), "{body}");
     }
 }
 
@@ -76,16 +76,16 @@ async fn a_report_of_progress_has_none() {
     let (sink, mut reports) = ProgressSink::new();
     world.dispatcher.invoke(inner("result", Some(sink))).await.unwrap();
     assert_eq!(reports.recv().await.unwrap().message.as_deref(), Some("with [redacted]"));
-    let answered = world.deliver(call("leak", json!({"how": "result"})).header("rb-progress", "1")).await;
-    assert!(answered.get().is_some());
-    let told: Vec<_> = world.sent().into_iter().filter_map(|sent| sent.body.get("message").cloned()).collect();
-    assert_eq!(told, ["with [redacted]"]);
+    let settlement = world.deliver(call("leak", json!({"how": "result"})).header("rb-progress", "1")).await;
+    assert!(settlement.get().is_some());
+    let reports: Vec<_> = world.sent().into_iter().filter_map(|sent| sent.body.get("message").cloned()).collect();
+    assert_eq!(reports, ["with [redacted]"]);
 }
 
 #[tokio::test]
 async fn an_ordinary_answer_is_the_same_with_secrets_and_without() {
     let arguments = json!({"text": "an ordinary text, 1234567890123, \"quoted\" \\ ünï"});
-    let with = world().answer(call("echo", arguments.clone())).await.body;
-    let without = World::new().answer(call("echo", arguments)).await.body;
+    let with = world().reply(call("echo", arguments.clone())).await.body;
+    let without = World::new().reply(call("echo", arguments)).await.body;
     assert_eq!(with, without);
 }

@@ -138,14 +138,14 @@ fn violations_name_every_path_and_no_value() {
 #[test]
 fn at_most_twenty_violations_are_told_and_whether_there_are_more() {
     let schema = json!({"type": "object", "additionalProperties": {"type": "string"}});
-    let told = |count: usize| {
+    let message_of = |count: usize| {
         let members: Vec<String> = (0..count).map(|n| format!(r#""m{n}": {n}"#)).collect();
         refusal(schema.clone(), &format!("{{{}}}", members.join(",")))
     };
-    let message = told(50);
+    let message = message_of(50);
     assert_eq!(message.matches("; ").count(), MAX_VIOLATIONS);
     assert!(message.ends_with("… and more"), "{message}");
-    let message = told(MAX_VIOLATIONS);
+    let message = message_of(MAX_VIOLATIONS);
     assert_eq!(message.matches("; ").count(), MAX_VIOLATIONS - 1);
     assert!(!message.contains("more"), "{message}");
 }

@@ -1,4 +1,4 @@
-mod places;
+mod slots;
 
 use futures_util::FutureExt;
 
@@ -96,9 +96,9 @@ async fn waiting_ends_with_the_deadline() {
 fn a_call_that_waited_for_something_else_gives_its_place_back() {
     let (permits, agent) = (permits(1, 1), anyone());
     for _ in 0..3 {
-        let place = permits.wait(&agent, me(), 10).unwrap();
+        let slot = permits.wait(&agent, me(), 10).unwrap();
         assert_eq!(waiting_of(&agent), 1);
-        drop(place);
+        drop(slot);
     }
     assert_eq!(waiting_of(&agent), 0);
 }
@@ -241,9 +241,9 @@ async fn bodies_of_one_agent_fill_half_of_the_room_at_most() {
 
 /// Time that the first call of a caller waits beside floods of calls that take a second each.
 async fn wait_of_quiet(permits: &Permits, agent: &Arc<AgentGate>) -> Duration {
-    let asked = Clock::SYSTEM.now();
+    let requested = Clock::SYSTEM.now();
     permits.acquire(Some(&tool(None)), agent, "quiet".into(), 10, later()).await.unwrap();
-    Clock::SYSTEM.since(asked)
+    Clock::SYSTEM.since(requested)
 }
 
 #[tokio::test(start_paused = true)]
@@ -496,8 +496,8 @@ async fn no_call_of_even_length_is_refused_early_that_would_have_run() {
     let below = |most: u64| random.below(Duration::from_millis(most)).as_millis() as u64;
     let mut refused_early = 0;
     for round in 0..60 {
-        let places = 1 + round % 3;
-        let (permits, ana) = (Arc::new(permits(places, 200)), agent(places, 200));
+        let slots = 1 + round % 3;
+        let (permits, ana) = (Arc::new(permits(slots, 200)), agent(slots, 200));
         run_in_turn(&permits, &ana, 8, Duration::from_millis(EACH)).await;
         // Calls come and end at even milliseconds, no two at the same time, and waits end at odd ones.
         let mut calls: Vec<(u64, u64)> =
@@ -512,9 +512,9 @@ async fn no_call_of_even_length_is_refused_early_that_would_have_run() {
                 let until = arrival + Duration::from_millis(*wait);
                 TaskTracker::new().spawn(async move {
                     tokio::time::sleep_until(arrival.into()).await;
-                    let asked = Clock::SYSTEM.now();
+                    let requested = Clock::SYSTEM.now();
                     let permit = permits.acquire(Some(&tool(None)), &ana, me(), 10, until).await;
-                    let waited = Clock::SYSTEM.since(asked);
+                    let waited = Clock::SYSTEM.since(requested);
                     if permit.is_ok() {
                         tokio::time::sleep(Duration::from_millis(EACH)).await;
                     }
@@ -528,14 +528,14 @@ async fn no_call_of_even_length_is_refused_early_that_would_have_run() {
             refused_early += usize::from(!has_run && waited.is_zero());
             ran.push(has_run);
         }
-        assert_eq!(ran, without_estimate(&calls, places, EACH), "round {round}: {calls:?}");
+        assert_eq!(ran, without_estimate(&calls, slots, EACH), "round {round}: {calls:?}");
     }
     assert!(refused_early > 100, "{refused_early}");
 }
 
 /// Which of these calls, each with its arrival and the length of its wait, run where none is refused early.
-fn without_estimate(calls: &[(u64, u64)], places: usize, each: u64) -> Vec<bool> {
-    let mut free = vec![0; places];
+fn without_estimate(calls: &[(u64, u64)], slots: usize, each: u64) -> Vec<bool> {
+    let mut free = vec![0; slots];
     let mut ran = vec![false; calls.len()];
     loop {
         free.sort_unstable();

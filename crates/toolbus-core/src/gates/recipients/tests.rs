@@ -301,20 +301,20 @@ fn a_list_counts_its_recipients_once_however_they_are_written() {
 #[test]
 fn a_refusal_names_the_place_and_nothing_of_the_list_or_the_value() {
     let allowed = AllowedRecipients::new(Compare::Digits, &LISTED).unwrap();
-    let told = |paths: &[&str], arguments: Value| {
-        let told = allowed
+    let refusal = |paths: &[&str], arguments: Value| {
+        let refusal = allowed
             .check(&outbound(Compare::Digits, paths), None, arguments.as_object().unwrap())
             .unwrap_err()
             .to_string();
-        assert!(!told.contains("573001112233") && !told.contains("999"), "{told}");
-        told
+        assert!(!refusal.contains("573001112233") && !refusal.contains("999"), "{refusal}");
+        refusal
     };
     let texts = [
-        told(&["/to"], json!({"to": "+99999999"})),
-        told(&["/to", "/cc/*"], json!({"to": LISTED[0], "cc": ["999,999"]})),
-        told(&["/to"], json!({})),
-        told(&["/a", "/b/*", "/c"], json!({})),
-        told(&["/a", "/b/*", "/c", "/d"], json!({})),
+        refusal(&["/to"], json!({"to": "+99999999"})),
+        refusal(&["/to", "/cc/*"], json!({"to": LISTED[0], "cc": ["999,999"]})),
+        refusal(&["/to"], json!({})),
+        refusal(&["/a", "/b/*", "/c"], json!({})),
+        refusal(&["/a", "/b/*", "/c", "/d"], json!({})),
     ];
     insta::assert_snapshot!(texts.join("\n"), @"
 The recipient at '/to' is not in the list of those that this agent may address on whatsapp.
@@ -331,8 +331,8 @@ fn a_refusal_is_bounded() {
     let longest = format!("/{}", "x".repeat(255));
     let mut outbound = outbound(Compare::Email, &[longest.as_str(); 64]);
     outbound.channel = "c".repeat(10_000).into();
-    let told = allowed.check(&outbound, None, &Map::new()).unwrap_err().to_string();
-    assert!(told.len() < 1_000, "{}", told.len());
+    let refusal = allowed.check(&outbound, None, &Map::new()).unwrap_err().to_string();
+    assert!(refusal.len() < 1_000, "{}", refusal.len());
 }
 
 #[test]

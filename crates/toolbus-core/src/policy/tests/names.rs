@@ -119,18 +119,18 @@ fn a_caller_of_an_unknown_tool_is_told_of_those_of_its_server_or_of_the_servers(
     publish(&access, "Many", &many.iter().map(|name| (&**name, &**name)).collect::<Vec<_>>());
     publish(&access, "One", &[("read", "read")]);
     let gates = Gates::new(access);
-    let told = |route| {
+    let not_found = |route| {
         let wanted = ToolRef { route, name: "send" };
         let failure = gates.resolve(&gates.enter(&caller("ana")), &caller("ana"), wanted).err().unwrap();
         (failure.cause, failure.message)
     };
-    let (cause, text) = told(Lookup::Server("one"));
+    let (cause, text) = not_found(Lookup::Server("one"));
     assert!(cause == Cause::UnknownTool && text.contains("on server 'one'. Available tools: [read]."), "{text}");
-    let (cause, text) = told(Lookup::Server("MANY"));
+    let (cause, text) = not_found(Lookup::Server("MANY"));
     let listed = format!("Available tools: [{}, …].", many[..20].join(", "));
     assert!(cause == Cause::UnknownTool && text.contains(&listed), "{text}");
-    let (cause, text) = told(Lookup::Server("none"));
+    let (cause, text) = not_found(Lookup::Server("none"));
     assert_eq!((cause, &*text), (Cause::UnknownServer, "Unknown MCP server 'none'. Registered servers: [Many, One]."));
-    assert_eq!(told(Lookup::AnyServer).0, Cause::UnknownServer);
-    assert_eq!(told(Lookup::Name).0, Cause::UnknownTool);
+    assert_eq!(not_found(Lookup::AnyServer).0, Cause::UnknownServer);
+    assert_eq!(not_found(Lookup::Name).0, Cause::UnknownTool);
 }

@@ -81,13 +81,13 @@ fn callers_are_told_of_a_held_tool_what_they_are_told_of_none_and_operators_why(
     holds.set(&["get_weather"]);
     access.refresh();
     let gates = Gates::new(access);
-    let told = |name: &'static str, route| {
+    let refusal = |name: &'static str, route| {
         let effective = gates.enter(&caller("ana"));
         let failure = gates.resolve(&effective, &caller("ana"), ToolRef { route, name }).err().unwrap();
         (failure.cause, failure.message.replace(name, "…"))
     };
     for route in [Lookup::Name, Lookup::AnyServer, Lookup::Server("fs")] {
-        assert_eq!(told("get_weather", route), told("no_such_thing", route), "{route:?}");
+        assert_eq!(refusal("get_weather", route), refusal("no_such_thing", route), "{route:?}");
     }
     let effective = gates.policy().effective(&caller("ana"));
     let explanation = effective.explain("get_weather");
@@ -110,9 +110,9 @@ fn nothing_new_can_be_used_before_it_was_looked_at() {
     let next = policy([("ana", AgentPolicy::default())]);
     access.replace(Identity::default(), next, |registry| registry.register(plain("later", "rest"))).unwrap();
     assert!(access.effective(&caller("ana")).get("later").is_none());
-    let asked = holds.0.lock().1;
+    let queries = holds.0.lock().1;
     access.disable("tool web_search".parse().unwrap()).unwrap();
-    assert_eq!(holds.0.lock().1, asked + 1, "every change asks");
+    assert_eq!(holds.0.lock().1, queries + 1, "every change asks");
     assert!(access.effective(&caller("ana")).get("late").is_none(), "a switch lets nothing out");
 }
 

@@ -26,13 +26,13 @@ impl ControlHandler for Parrot {
         self.message_type
     }
 
-    fn answer<'a>(&'a self, asked: &'a ControlRequest) -> BoxFuture<'a, Result<Option<ControlReply>, ControlError>> {
+    fn handle<'a>(&'a self, request: &'a ControlRequest) -> BoxFuture<'a, Result<Option<ControlReply>, ControlError>> {
         Box::pin(async move {
-            if !asked.has_address() {
+            if !request.has_address() {
                 return Err(ControlError::NoAddress);
             }
-            let body = toolbus_protocol::parse_object(&asked.body)?;
-            let said = json!({"caller": *asked.caller.name, "said": body});
+            let body = toolbus_protocol::parse_object(&request.body)?;
+            let said = json!({"caller": *request.caller.name, "said": body});
             Ok(Some(ControlReply::new("Toolbus.ParrotResponse", &said).of("mcp")))
         })
     }
@@ -46,7 +46,7 @@ impl ControlHandler for WithoutStore {
         None
     }
 
-    fn answer<'a>(&'a self, _: &'a ControlRequest) -> BoxFuture<'a, Result<Option<ControlReply>, ControlError>> {
+    fn handle<'a>(&'a self, _: &'a ControlRequest) -> BoxFuture<'a, Result<Option<ControlReply>, ControlError>> {
         Box::pin(async { Err(ControlError::StoreAway) })
     }
 }
@@ -69,22 +69,22 @@ fn is_dead_letter(sent: &Sent, reason: &str) -> bool {
 async fn a_request_on_anothers_topic_is_answered_with_the_envelope_of_every_answer() {
     let all =
         sent(Parrot { message_type: Some("Toolbus.Parrot") }, raw("{\"a\":1}").typed(Some("Toolbus.Parrot"))).await;
-    let [answer] = &*all else { panic!("{all:?}") };
-    assert_eq!(answer.target, Target::Topic("tool.result.ana".to_owned()));
-    assert_eq!(answer.body, json!({"caller": "ana", "said": {"a": 1}}));
-    let header = |name| answer.properties.header(name);
+    let [reply] = &*all else { panic!("{all:?}") };
+    assert_eq!(reply.target, Target::Topic("tool.result.ana".to_owned()));
+    assert_eq!(reply.body, json!({"caller": "ana", "said": {"a": 1}}));
+    let header = |name| reply.properties.header(name);
     assert_eq!((header("rb-rb-content-trust"), header("rb-rb-tool-provider")), (Some("tool-output"), Some("mcp")));
     assert_eq!((header("rb-source"), header("rb-destination")), (Some("toolbus"), Some("ana")));
-    assert_eq!(answer.properties.correlation_id.as_deref(), Some("corr-1"));
+    assert_eq!(reply.properties.correlation_id.as_deref(), Some("corr-1"));
 }
 
 #[tokio::test]
 async fn a_request_that_cannot_be_read_is_refused_to_its_sender_and_else_put_aside() {
     for body in ["nonsense".to_owned(), format!("{{\"a\":\"{}\"}}", "x".repeat(64 * 1024))] {
         let all = sent(Parrot { message_type: None }, raw(body.clone())).await;
-        let [answer] = &*all else { panic!("{all:?}") };
-        assert_eq!(answer.body["code"], "invalid_arguments");
-        assert!(answer.body["message"].as_str().unwrap().starts_with("The request is not usable: it "));
+        let [reply] = &*all else { panic!("{all:?}") };
+        assert_eq!(reply.body["code"], "invalid_arguments");
+        assert!(reply.body["message"].as_str().unwrap().starts_with("The request is not usable: it "));
         let all = sent(Parrot { message_type: None }, raw(body).reply_to(None)).await;
         assert!(matches!(&*all, [dead] if is_dead_letter(dead, "malformed_request")), "{all:?}");
     }
@@ -96,7 +96,7 @@ async fn where_one_type_is_expected_others_are_refused_and_where_several_are_the
     let all = sent(Parrot { message_type: Some("Toolbus.Parrot") }, foreign()).await;
     assert!(matches!(&*all, [dead] if is_dead_letter(dead, "unknown_type")), "{all:?}");
     let all = sent(Parrot { message_type: None }, foreign()).await;
-    assert!(matches!(&*all, [answer] if answer.body["caller"] == "ana"), "{all:?}");
+    assert!(matches!(&*all, [reply] if reply.body["caller"] == "ana"), "{all:?}");
     for parrot in [Parrot { message_type: Some("Toolbus.Parrot") }, Parrot { message_type: None }] {
         let all = sent(parrot, raw("{}").typed(Some("RockBot.Other.Response"))).await;
         assert!(all.is_empty(), "answers are answered by nobody: {all:?}");
@@ -121,12 +121,12 @@ async fn a_request_whose_dead_letter_is_not_confirmed_goes_back_to_its_queue() {
         let begun = Clock::SYSTEM.now();
         let message = raw("{}").reply_to(Some("tool.invoke"));
         let settlement = serve(&world.dispatcher, &control, TOPIC, message.clone()).await;
-        assert_eq!((settlement.get(), world.told.dead_letters()), (Some(Settled::Requeued), 0), "{route:?}");
+        assert_eq!((settlement.get(), world.recorder.dead_letters()), (Some(Settled::Requeued), 0), "{route:?}");
         let waited = Clock::SYSTEM.since(begun);
         assert!(waited >= Duration::from_secs(9), "{route:?}: {waited:?}");
         world.bus.route(dead_letters.clone(), Route::Routed);
         let settlement = serve(&world.dispatcher, &control, TOPIC, message).await;
-        assert_eq!((settlement.get(), world.told.dead_letters()), (Some(Settled::Acknowledged), 1), "{route:?}");
+        assert_eq!((settlement.get(), world.recorder.dead_letters()), (Some(Settled::Acknowledged), 1), "{route:?}");
     }
 }
 
@@ -164,7 +164,7 @@ impl ControlHandler for Runner {
         true
     }
 
-    fn answer<'a>(&'a self, _: &'a ControlRequest) -> BoxFuture<'a, Result<Option<ControlReply>, ControlError>> {
+    fn handle<'a>(&'a self, _: &'a ControlRequest) -> BoxFuture<'a, Result<Option<ControlReply>, ControlError>> {
         self.0.fetch_add(1, Ordering::SeqCst);
         Box::pin(async { Ok(Some(ControlReply::new("Toolbus.Ran", &json!({"done": true})))) })
     }
@@ -200,10 +200,10 @@ async fn an_answer_to_a_call_is_kept_until_the_broker_takes_it_and_its_request_a
 
 /// Delivers a message on the topic without waiting.
 fn begin(world: &World, control: &ControlService) -> (tokio::task::JoinHandle<()>, Settlement) {
-    let (mut asked, settlement) = delivery(raw("{}"));
-    asked.routing_key = TOPIC.into();
+    let (mut delivery, settlement) = delivery(raw("{}"));
+    delivery.routing_key = TOPIC.into();
     let (sender, receiver) = mpsc::channel(1);
-    sender.try_send(asked).unwrap();
+    sender.try_send(delivery).unwrap();
     drop(sender);
     let (service, control) = (Service::new(world.dispatcher.clone()), control.clone());
     let task = TaskTracker::new().spawn(async move {
