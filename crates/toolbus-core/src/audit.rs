@@ -307,7 +307,7 @@ impl Write for Hasher {
 
 fn write_value(value: &Value, to: &mut impl Write) -> io::Result<()> {
     match value {
-        Value::Object(members) => write_object(members, to),
+        Value::Object(fields) => write_object(fields, to),
         Value::Array(elements) => {
             for (index, element) in elements.iter().enumerate() {
                 to.write_all(if index == 0 { b"[" } else { b"," })?;
@@ -319,9 +319,9 @@ fn write_value(value: &Value, to: &mut impl Write) -> io::Result<()> {
     }
 }
 
-fn write_object(members: &Map<String, Value>, to: &mut impl Write) -> io::Result<()> {
+fn write_object(fields: &Map<String, Value>, to: &mut impl Write) -> io::Result<()> {
     // The map itself keeps the order of the text, or does not, as any crate of the build chooses.
-    let mut sorted: Vec<_> = members.iter().collect();
+    let mut sorted: Vec<_> = fields.iter().collect();
     sorted.sort_unstable_by_key(|(name, _)| name.as_bytes());
     for (index, (name, value)) in sorted.into_iter().enumerate() {
         to.write_all(if index == 0 { b"{" } else { b"," })?;
@@ -329,7 +329,7 @@ fn write_object(members: &Map<String, Value>, to: &mut impl Write) -> io::Result
         to.write_all(b":")?;
         write_value(value, to)?;
     }
-    to.write_all(if members.is_empty() { b"{}" } else { b"}" })
+    to.write_all(if fields.is_empty() { b"{}" } else { b"}" })
 }
 
 #[cfg(test)]
@@ -363,7 +363,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refused_name_is_recorded_as_it_was_asked_for() {
+    fn a_refused_call_is_recorded_with_the_requested_name() {
         let caller = Caller::unknown();
         let subject = AuditedCall { caller: &caller, tool: None, asked: "wether", call_id: "1" };
         let record = AuditRecord::new(AuditEvent::Refused, &subject, REFUSED, None);
@@ -377,7 +377,7 @@ mod tests {
     }
 
     #[test]
-    fn an_action_is_recorded_with_who_acted_and_begins_no_line() {
+    fn an_action_is_recorded_with_its_operator_and_on_one_line() {
         let record = AuditRecord::acted("socket", "switch tool a\nb off", None, Status::Ok);
         insta::assert_snapshot!(written(&record), @r#"{"time_unix_ms":0,"event":"acted","verified":false,"action":"switch tool a\\nb off","operator":"socket","status":"ok"}"#);
         let long = AuditRecord::acted("socket", &"x".repeat(10_000), None, Status::Error);
@@ -385,7 +385,7 @@ mod tests {
     }
 
     #[test]
-    fn what_outsiders_write_is_cut_and_begins_no_line() {
+    fn texts_of_callers_are_cut_and_stay_on_one_line() {
         let hostile = format!("x\r\n\u{1b}[2J\u{2028}{}", "y".repeat(10_000));
         let text: Option<Arc<str>> = Some(hostile.as_str().into());
         let caller = Caller {

@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_panic_is_a_failure_that_tells_the_caller_nothing() {
+    async fn a_panic_is_a_failure_without_internals_for_the_caller() {
         let failure = run_for(Behaviour::Panics, Duration::from_secs(30)).await.unwrap().unwrap_err();
         assert_eq!(failure.cause, Cause::Panicked);
         assert!(!failure.message.contains("secret"));
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn shutdown_stops_a_call_and_tells_its_executor() {
+    async fn shutdown_stops_a_call_and_cancels_its_token() {
         let (call, shutdown) = (call(), CancellationToken::new());
         let cancelled = call.cancelled.clone();
         shutdown.cancel();

@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn the_broker_names_the_agent_whatever_the_header_says() {
+    fn the_login_names_the_agent_whatever_the_header_contains() {
         let identity = broker(&[("svc-ana", "ana")]);
         assert_eq!(name_of(&identity, Some("svc-ana"), Some("bob")).as_deref(), Some("ana"));
         assert_eq!(name_of(&identity, Some("bob"), Some("ana")).as_deref(), Some("bob"));
@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sidecar_serves_one_agent_and_everybody_on_its_own_topic() {
+    fn a_sidecar_serves_one_agent_and_every_sender_on_its_own_topic() {
         let sidecar = Some(Sidecar { agent: agent("ana"), topic: "tool.invoke.agent.ana".to_owned() });
         let identity = Identity { sidecar, ..Identity::default() };
         let caller =

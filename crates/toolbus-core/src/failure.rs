@@ -427,7 +427,7 @@ mod tests {
     }
 
     #[test]
-    fn what_did_not_start_is_never_said_to_be_unknown() {
+    fn a_call_that_did_not_start_never_has_an_unknown_outcome() {
         for (cause, effect, started, verdict) in every_verdict() {
             let harmless = !started || effect == Effect::ReadOnly;
             assert!(!harmless || verdict.outcome != Some(Outcome::Unknown), "{cause:?} {effect:?}");

@@ -91,12 +91,12 @@ pub fn version<'a>(sorted: impl IntoIterator<Item = &'a ListedTool>) -> String {
             Effect::Undeclared => "undeclared",
         };
         let mut canonical = json!([tool.name, tool.description, tool.parameters, tool.source, effect]);
-        if let (Value::Array(members), true) = (&mut canonical, tool.title.is_some() || tool.output_schema.is_some()) {
-            members.extend([json!(tool.title), json!(tool.output_schema)]);
+        if let (Value::Array(items), true) = (&mut canonical, tool.title.is_some() || tool.output_schema.is_some()) {
+            items.extend([json!(tool.title), json!(tool.output_schema)]);
         }
-        if let (Value::Array(members), Some(hints)) = (&mut canonical, &tool.model_hints) {
+        if let (Value::Array(items), Some(hints)) = (&mut canonical, &tool.model_hints) {
             let ModelHints { defer_loading, allowed_callers, input_examples } = &**hints;
-            members.push(json!({"model": [defer_loading, allowed_callers, input_examples]}));
+            items.push(json!({"model": [defer_loading, allowed_callers, input_examples]}));
         }
         canonical.sort_all_objects();
         // No JSON text holds a bare line end: one tool cannot pass for two.
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn a_version_changes_with_everything_that_is_told() {
+    fn a_version_changes_with_every_listed_field() {
         let mut versions = vec![
             version([]),
             version([&tool("a")]),

@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn the_oldest_of_those_that_wait_says_how_old_the_queue_is() {
+    fn the_age_of_the_queue_is_the_wait_of_its_oldest_call() {
         let (load, clock) = (Arc::<Load>::default(), Clock::manual());
         let first = load.enter_waiting(clock.now());
         clock.advance(Duration::from_secs(3));

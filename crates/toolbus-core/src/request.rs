@@ -344,20 +344,20 @@ fn identified(mut request: Request) -> Decoded {
 /// Why a request that was read cannot be used. Cuts what is too long, because the answer repeats it.
 fn unusable(RequestBody { request, missing }: &mut RequestBody) -> Option<String> {
     let mut text = None;
-    let members = [
+    let fields = [
         ("toolName", Some(&mut request.tool_name)),
         ("toolCallId", request.tool_call_id.as_mut()),
         ("sessionId", request.session_id.as_mut()),
     ];
-    for (member, value) in members {
+    for (field, value) in fields {
         if let Some(value) = value.filter(|value| value.len() > MAX_ECHOED) {
             let size = value.len();
-            text = Some(format!("The {member} has {size} bytes; at most {MAX_ECHOED} are taken. Use a shorter one."));
+            text = Some(format!("The {field} has {size} bytes; at most {MAX_ECHOED} are taken. Use a shorter one."));
             *value = bounded(value).to_owned();
         }
     }
-    if let Some(member) = *missing {
-        text = Some(format!("The request is not usable: {}.", ParseError::Missing(member)));
+    if let Some(field) = *missing {
+        text = Some(format!("The request is not usable: {}.", ParseError::Missing(field)));
     }
     text
 }
@@ -442,7 +442,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_request_says_becomes_the_arguments_of_the_tool() {
+    fn the_fields_of_a_request_become_the_arguments_of_the_tool() {
         let body = r#"{"toolCallId":"c","script":"pass","inputData":"{}","timeoutSeconds":5,"pipPackages":["a","b"]}"#;
         assert_snapshot!(arguments(body), @r#"{"input_data":"{}","pip_packages":["a","b"],"script":"pass","timeout_seconds":5}"#);
         assert_eq!(read_script(body.as_bytes()).unwrap().request.tool_call_id.as_deref(), Some("c"));

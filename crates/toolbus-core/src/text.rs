@@ -107,14 +107,14 @@ mod tests {
     }
 
     #[test]
-    fn a_list_names_so_many_and_says_that_there_are_more() {
+    fn a_list_names_a_limited_number_and_marks_that_there_are_more() {
         assert_eq!(list(&["a", "b"], 2), "a, b");
         assert_eq!(list(&["a", "b", "c"], 2), "a, b, …");
         assert_eq!(list::<&str>(&[], 2), "");
     }
 
     #[test]
-    fn a_long_text_is_truncated_between_graphemes_and_says_how_much_is_missing() {
+    fn a_long_text_is_truncated_between_graphemes_with_the_length_of_the_rest() {
         let text = format!("abc{}", "e\u{301}".repeat(1000));
         assert_eq!(truncated(&text, 4), "abc\n[result truncated — 2,000 chars omitted]");
         assert_eq!(truncated("äöü", 3), "äöü");

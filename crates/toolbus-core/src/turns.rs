@@ -398,7 +398,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_owner_whose_work_took_longer_comes_later() {
+    async fn the_owner_with_the_least_time_used_is_next() {
         let (turns, turn) = taken().await;
         let done = Arc::default();
         let work = |owner| noted(&turns, owner, &done);
@@ -412,7 +412,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn one_owner_leaves_places_and_bytes_to_wait_for_others() {
+    async fn one_owner_leaves_slots_and_bytes_of_the_queue_to_others() {
         let (turns, _turn) = taken().await;
         for bytes in [0, MAX_WAITING_BYTES / 64] {
             let mut held = Vec::new();
@@ -451,7 +451,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn work_that_is_not_done_in_time_is_told_as_late_and_keeps_its_turn() {
+    async fn work_that_is_not_done_in_time_fails_as_expired_and_keeps_its_turn() {
         let turns = Turns::of(1);
         let (finish, finished) = std::sync::mpsc::channel::<()>();
         let late = turns.run("ana".into(), 0, Clock::SYSTEM.now() + Duration::from_millis(50), move || finished.recv());

@@ -161,7 +161,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_answer_comes_before_its_sender_gives_up_and_before_the_most_that_it_may_take() {
+    fn a_deadline_ends_before_the_senders_budget_and_before_the_limit() {
         let (clock, most) = (Clock::manual(), Duration::from_secs(25));
         let table = [(None, 10..=25), (Some("60000"), 10..=25), (Some("4000"), 0..=4), (Some("nonsense"), 10..=25)];
         for (budget, expected) in table {

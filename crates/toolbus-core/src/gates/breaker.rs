@@ -431,7 +431,7 @@ mod tests {
     }
 
     #[test]
-    fn a_trial_that_says_nothing_is_followed_by_another() {
+    fn a_trial_without_an_outcome_is_followed_by_another() {
         let (breakers, clock, pay) = tripped();
         clock.advance(RULES.pause);
         drop(breakers.enter(&pay));

@@ -125,8 +125,8 @@ impl PatternCount {
     fn add(&mut self, part: &Value) {
         match part {
             Value::Array(elements) => elements.iter().for_each(|element| self.add(element)),
-            Value::Object(members) => {
-                for (name, value) in members {
+            Value::Object(fields) => {
+                for (name, value) in fields {
                     match (&**name, value) {
                         ("pattern", Value::String(source)) => {
                             self.all += parts(source);

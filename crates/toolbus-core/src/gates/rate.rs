@@ -289,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn the_slowest_and_largest_bucket_still_fills_at_a_time_that_can_be_told() {
+    fn the_slowest_and_largest_bucket_fills_at_a_representable_time() {
         let rate = Rate::new(MIN_RPS, MAX_BURST).unwrap();
         assert_eq!(rate.fill_time(), rate.interval() * MAX_BURST);
     }
@@ -336,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_asked_too_often_is_named() {
+    fn a_refusal_by_rate_names_the_topic() {
         let texts = [topic::TOOL_LIST, topic::TOOL_HINTS].map(|topic| exceeded_on(topic, Duration::ZERO).message);
         insta::assert_snapshot!(texts.join("\n"), @r"
         The tools were listed too often. Try again later.

@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn every_cell_and_every_tool_has_a_bucket_of_its_own() {
+    fn every_binding_and_every_tool_has_a_bucket_of_its_own() {
         let (limits, rate, now) = (RateLimits::new(epoch()), rate(1.0, 2), epoch());
         for (binding, tool) in [(1, 1), (1, 2), (2, 1)] {
             assert_eq!(passing(&limits, binding, tool, &rate, now), 2, "{binding} {tool}");
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn looking_takes_nothing_and_says_what_taking_says() {
+    fn peeking_takes_no_token_and_has_the_result_of_taking() {
         let (limits, rate, now) = (RateLimits::new(epoch()), rate(1.0, 1), epoch());
         for _ in 0..10 {
             assert_eq!(limits.peek(1, 1, &rate, now), Ok(()));

@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_is_given_again_to_a_redelivered_request_alone() {
+    fn a_reply_is_replayed_to_a_redelivered_request_alone() {
         let replay = replay(4, 10_000);
         let given = reply(10);
         replay.answered(identity(1, IdentityKind::MessageId), &slot(), Arc::clone(&given));
@@ -347,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_of_a_running_request_that_asks_for_something_else_is_a_conflict() {
+    fn a_key_of_a_running_request_with_other_content_is_a_conflict() {
         let (replay, running) = (replay(4, 10_000), slot());
         assert!(matches!(replay.enter(&identity(1, IdentityKind::Given), &running, false), Seen::Never));
         let other = LocalIdentity { fingerprint: Fingerprint([9; 32]), ..identity(1, IdentityKind::Given) };
@@ -355,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn each_request_with_one_key_gets_its_own_answer_again() {
+    fn each_request_with_one_key_gets_its_own_reply_again() {
         let replay = replay(4, 10_000);
         let paid = identity(1, IdentityKind::Given);
         let refused = LocalIdentity { fingerprint: Fingerprint([9; 32]), ..paid };
@@ -372,7 +372,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_that_merely_look_alike_are_two_unless_the_broker_says_otherwise() {
+    fn requests_that_merely_look_alike_are_two_unless_the_broker_redelivers() {
         let (replay, first, second) = (replay(4, 10_000), slot(), slot());
         let alike = identity(1, IdentityKind::Content);
         assert!(matches!(replay.enter(&alike, &first, false), Seen::Never));
@@ -381,7 +381,7 @@ mod tests {
     }
 
     #[test]
-    fn the_oldest_answers_go_first_and_are_known_to_have_been_given() {
+    fn the_oldest_replies_are_removed_first_and_stay_known_as_sent() {
         let replay = replay(4, 10_000);
         for number in 0..3 {
             replay.answered(identity(number, IdentityKind::MessageId), &slot(), reply(4_000));
@@ -402,7 +402,7 @@ mod tests {
     }
 
     #[test]
-    fn no_number_of_answers_makes_a_running_call_unknown() {
+    fn no_number_of_replies_makes_a_running_call_unknown() {
         let replay = replay(2, 1_000_000);
         let running = slot();
         replay.message(200, &running, false);

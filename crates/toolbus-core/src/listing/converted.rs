@@ -61,20 +61,20 @@ impl<'a> Converter<'a> {
     }
 
     fn object(&mut self, schema: &'a Value) -> Map<String, Value> {
-        let Value::Object(members) = schema else { return Map::new() };
+        let Value::Object(fields) = schema else { return Map::new() };
         let Some(left) = self.left.checked_sub(1) else { return Map::new() };
         self.left = left;
-        let is_reference = members.get("$ref").is_some_and(Value::is_string);
+        let is_reference = fields.get("$ref").is_some_and(Value::is_string);
         let only_annotations = is_reference && self.draft.ignores_siblings();
         let mut converted = Map::new();
-        for (keyword, value) in members {
+        for (keyword, value) in fields {
             let keyword = keyword.as_str();
             let is_kept = !only_annotations || keyword == "$ref" || ANNOTATIONS.contains(&keyword);
             if is_kept && self.draft.knows(keyword) {
-                self.keyword(&mut converted, keyword, value, members);
+                self.keyword(&mut converted, keyword, value, fields);
             }
         }
-        if let Some(Value::Object(properties)) = members.get("properties").filter(|_| !only_annotations) {
+        if let Some(Value::Object(properties)) = fields.get("properties").filter(|_| !only_annotations) {
             require_marked(&mut converted, properties);
         }
         if converted.get("type").is_some_and(allows_arrays) && !converted.contains_key("items") {

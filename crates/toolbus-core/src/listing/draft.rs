@@ -89,17 +89,17 @@ impl<'a> Anchors<'a> {
     fn note(&mut self, part: &'a Value) {
         match part {
             Value::Array(elements) => elements.iter().for_each(|element| self.note(element)),
-            Value::Object(members) => {
+            Value::Object(fields) => {
                 for keyword in ["$anchor", "$dynamicAnchor"] {
-                    let name = members.get(keyword).and_then(Value::as_str);
+                    let name = fields.get(keyword).and_then(Value::as_str);
                     name.into_iter().for_each(|name| self.add(name, part));
                 }
                 // The anchors of the drafts up to 7.
                 for keyword in ["$id", "id"] {
-                    let name = members.get(keyword).and_then(Value::as_str).and_then(|id| id.strip_prefix('#'));
+                    let name = fields.get(keyword).and_then(Value::as_str).and_then(|id| id.strip_prefix('#'));
                     name.into_iter().for_each(|name| self.add(name, part));
                 }
-                members.values().for_each(|member| self.note(member));
+                fields.values().for_each(|value| self.note(value));
             }
             _ => {}
         }

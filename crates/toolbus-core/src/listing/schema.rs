@@ -25,12 +25,12 @@ pub(super) fn full(schema: Option<&Value>) -> Value {
 pub(super) fn simple(schema: Option<&Value>) -> Value {
     let document = schema.map(converted).unwrap_or_default();
     let mut root = full(Some(&document));
-    if let Value::Object(members) = &mut root {
+    if let Value::Object(fields) = &mut root {
         let mut lifted =
             Lifted { document: &document, followed: HashSet::new(), properties: BTreeMap::new(), required: Vec::new() };
         lifted.read(&document, true);
-        lifted.write(members);
-        members.retain(|keyword, _| !REFUSED.contains(&keyword.as_str()));
+        lifted.write(fields);
+        fields.retain(|keyword, _| !REFUSED.contains(&keyword.as_str()));
     }
     root
 }
@@ -48,23 +48,23 @@ struct Lifted<'a> {
 impl<'a> Lifted<'a> {
     /// Reads a schema; what it requires counts only if it `must` hold.
     fn read(&mut self, schema: &'a Value, must: bool) {
-        let Value::Object(members) = schema else { return };
-        if let Some(Value::Object(properties)) = members.get("properties") {
+        let Value::Object(fields) = schema else { return };
+        if let Some(Value::Object(properties)) = fields.get("properties") {
             for (name, property) in properties {
                 self.properties.entry(name).or_default().insert(property.to_string(), property);
             }
         }
-        if let Some(Value::Array(names)) = members.get("required").filter(|_| must) {
+        if let Some(Value::Array(names)) = fields.get("required").filter(|_| must) {
             self.required.extend(names.iter().filter_map(Value::as_str));
         }
-        if let Some(Value::String(reference)) = members.get("$ref")
+        if let Some(Value::String(reference)) = fields.get("$ref")
             && self.followed.insert(reference)
             && let Some(target) = resolve(self.document, reference)
         {
             self.read(target, must);
         }
         for keyword in BRANCHES {
-            if let Some(Value::Array(branches)) = members.get(keyword) {
+            if let Some(Value::Array(branches)) = fields.get(keyword) {
                 branches.iter().for_each(|branch| self.read(branch, must && keyword == "allOf"));
             }
         }
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_of_who_knows_what_is_a_list_of_anything() {
+    fn an_array_without_items_is_an_array_of_anything() {
         insta::assert_snapshot!(simplified(json!({
             "properties": {
                 "a": {"type": "array"},

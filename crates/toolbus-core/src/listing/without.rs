@@ -19,15 +19,15 @@ pub fn without(schema: &Value, hidden: &[&str]) -> Value {
 }
 
 fn remove(schema: &mut Value, hidden: &[&str]) {
-    let Value::Object(members) = schema else { return };
+    let Value::Object(fields) = schema else { return };
     for keyword in BY_NAME {
-        if let Some(Value::Object(by_name)) = members.get_mut(keyword) {
+        if let Some(Value::Object(by_name)) = fields.get_mut(keyword) {
             by_name.retain(|name, _| !hidden.contains(&name.as_str()));
         }
     }
-    remove_names(members, "required", hidden);
+    remove_names(fields, "required", hidden);
     for keyword in ["dependentRequired", "dependentSchemas", "dependencies"] {
-        let Some(Value::Object(by_name)) = members.get_mut(keyword) else { continue };
+        let Some(Value::Object(by_name)) = fields.get_mut(keyword) else { continue };
         let others: Vec<String> = by_name.keys().cloned().collect();
         for name in others {
             remove_names(by_name, &name, hidden);
@@ -36,22 +36,22 @@ fn remove(schema: &mut Value, hidden: &[&str]) {
             }
         }
         if by_name.is_empty() {
-            members.remove(keyword);
+            fields.remove(keyword);
         }
     }
     for keyword in BRANCHES {
-        if let Some(Value::Array(branches)) = members.get_mut(keyword) {
+        if let Some(Value::Array(branches)) = fields.get_mut(keyword) {
             branches.iter_mut().for_each(|branch| remove(branch, hidden));
         }
     }
 }
 
 /// Removes names from the list that is a member; a list that holds nothing more goes too.
-fn remove_names(members: &mut Map<String, Value>, member: &str, hidden: &[&str]) {
-    if let Some(Value::Array(names)) = members.get_mut(member) {
+fn remove_names(fields: &mut Map<String, Value>, field: &str, hidden: &[&str]) {
+    if let Some(Value::Array(names)) = fields.get_mut(field) {
         names.retain(|name| name.as_str().is_none_or(|name| !hidden.contains(&name)));
         if names.is_empty() {
-            members.remove(member);
+            fields.remove(field);
         }
     }
 }

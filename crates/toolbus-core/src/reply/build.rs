@@ -379,13 +379,13 @@ mod tests {
     }
 
     #[test]
-    fn what_a_program_wrote_is_told_stream_by_stream() {
+    fn a_script_result_has_the_output_of_a_program_by_stream() {
         assert_snapshot!(of_program("out\n", "err\n", 3), @r#"{"toolCallId":"c","output":"out\n","stderr":"err\n","exitCode":3,"isSuccess":false,"elapsedMs":2140}"#);
         assert_snapshot!(of_program("", "", 0), @r#"{"toolCallId":"c","output":null,"stderr":null,"exitCode":0,"isSuccess":true,"elapsedMs":2140}"#);
     }
 
     #[test]
-    fn a_tool_that_ran_no_program_is_told_by_its_content() {
+    fn a_script_result_without_a_program_has_the_content() {
         let shown = |output| written(&script_result("c", output, RAN));
         assert_snapshot!(shown(ToolOutput::text("done")), @r#"{"toolCallId":"c","output":"done","stderr":null,"exitCode":0,"isSuccess":true,"elapsedMs":12}"#);
         assert_snapshot!(shown(ToolOutput::error("sad")), @r#"{"toolCallId":"c","output":"sad","stderr":null,"exitCode":1,"isSuccess":false,"elapsedMs":12}"#);
@@ -393,13 +393,13 @@ mod tests {
     }
 
     #[test]
-    fn too_little_time_is_told_in_the_words_that_peers_look_for() {
+    fn a_timed_out_script_has_the_words_that_peers_look_for() {
         assert_snapshot!(refused(Code::Timeout, "The deadline passed.", None), @r#"{"toolCallId":"c","output":null,"stderr":"Script timed out: The deadline passed.","exitCode":-1,"isSuccess":false,"elapsedMs":12}"#);
         assert_snapshot!(refused(Code::Timeout, "It Timed Out after 30 s.", None), @r#"{"toolCallId":"c","output":null,"stderr":"It Timed Out after 30 s.","exitCode":-1,"isSuccess":false,"elapsedMs":12}"#);
     }
 
     #[test]
-    fn any_other_refusal_is_told_as_it_is_and_with_the_wait_where_there_is_one() {
+    fn any_other_refusal_has_its_message_and_the_wait_if_any() {
         assert_snapshot!(refused(Code::ToolNotFound, "There is no such tool.", None), @r#"{"toolCallId":"c","output":null,"stderr":"There is no such tool.","exitCode":-1,"isSuccess":false,"elapsedMs":12}"#);
         let wait = Some(Duration::from_micros(1_500_001));
         assert_snapshot!(refused(Code::RateLimited, "Too often.", wait), @r#"{"toolCallId":"c","output":null,"stderr":"Too often. Wait at least 2 s.","exitCode":-1,"isSuccess":false,"elapsedMs":12}"#);

@@ -121,14 +121,14 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_is_read_as_it_was_written() {
+    fn a_stored_reply_is_read_as_it_was_written() {
         let (given, read) = (reply(b"{}"), read(&write(&reply(b"{}"), 2)).unwrap());
         assert_eq!((&given.properties, &given.body), (&read.properties, &read.body));
         assert_eq!((given.end, given.outcome, given.call_id), (read.end, read.outcome, read.call_id));
     }
 
     #[test]
-    fn the_form_of_an_answer_stays() {
+    fn the_stored_form_of_a_reply_is_stable() {
         let written = write(&reply(b"{}"), 2);
         assert_eq!(written.get(..1), Some([1].as_slice()));
         let text = String::from_utf8(written.get(5..).unwrap().to_vec()).unwrap();

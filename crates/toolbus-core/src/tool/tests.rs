@@ -1,5 +1,5 @@
 #[test]
-fn times_are_said_in_the_largest_unit_that_is_exact() {
+fn times_are_written_in_the_largest_unit_that_is_exact() {
     let texts = [1, 1500, 5_000, 90_000, 120_000, 1_200_000, 1_201_000, 3_600_000, 7_200_000, 86_400_000]
         .map(|milliseconds| super::time_text(std::time::Duration::from_millis(milliseconds)));
     insta::assert_snapshot!(texts.join(", "), @"1 ms, 1500 ms, 5 s, 90 s, 2 minutes, 20 minutes, 1201 s, 60 minutes, 2 hours, 24 hours");

@@ -59,7 +59,7 @@ async fn arguments_that_do_not_fit_the_schema_are_refused_without_their_values()
 }
 
 #[tokio::test]
-async fn an_answer_on_a_topic_for_requests_is_settled_and_never_answered() {
+async fn a_reply_on_a_topic_for_requests_is_settled_and_never_answered() {
     for message_type in ["RockBot.Tools.ToolInvokeResponse", "RockBot.Tools.ToolError", "Toolbus.ToolsChanged"] {
         let world = World::new();
         let settlement = world.deliver(call("echo", json!({})).typed(Some(message_type))).await;
@@ -75,13 +75,13 @@ async fn a_peers_type_that_does_not_belong_here_is_dead_lettered() {
 }
 
 #[tokio::test]
-async fn a_plain_clients_own_type_is_its_own_affair() {
+async fn a_plain_clients_own_message_type_is_accepted() {
     let message = call("echo", json!({"text": "x"})).typed(Some("my.Request"));
     assert_eq!(World::new().reply(message).await.body["content"], "x");
 }
 
 #[tokio::test]
-async fn an_address_that_no_answer_may_go_to_is_dead_lettered_and_the_tool_not_run() {
+async fn a_forbidden_reply_address_dead_letters_the_request_and_the_tool_is_not_run() {
     let long = "x".repeat(256);
     let addresses = [
         "tool.invoke",

@@ -69,7 +69,7 @@ async fn a_trial_that_fails_doubles_the_pause() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_refused_call_takes_no_place_and_waits_for_none() {
+async fn a_refused_call_takes_no_slot_and_waits_for_none() {
     let world = with(World::with(|it| (it.max_in_flight, it.max_waiting) = (1, 0)), "fail_always", "command");
     trip(&world, "fail_always").await;
     let (occupying, _) = world.begin_running(call("wait_effectful", json!({})).id("another")).await;
@@ -80,7 +80,7 @@ async fn a_refused_call_takes_no_place_and_waits_for_none() {
 
 /// An agent that tried again when it was told to was refused for its rate, though nothing had run.
 #[tokio::test(start_paused = true)]
-async fn a_refused_call_uses_up_no_rate_and_explain_says_that_it_would_be_refused() {
+async fn a_refused_call_takes_no_token_and_explain_reports_the_refusal() {
     let world = with(World::new(), "fail_five", "rest");
     trip(&world, "fail_five").await;
     let pattern = Pattern::parse("fail_five").unwrap();

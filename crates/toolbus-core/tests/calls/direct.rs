@@ -33,7 +33,7 @@ async fn a_call_without_a_budget_has_that_of_the_daemon() {
 }
 
 #[tokio::test]
-async fn a_caller_whom_somebody_else_has_found_out_is_verified() {
+async fn a_caller_that_another_component_identified_is_verified() {
     let world = World::new();
     let caller = call(&world, "echo", "s").caller;
     assert!(caller.verified);

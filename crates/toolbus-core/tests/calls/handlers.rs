@@ -66,7 +66,7 @@ fn is_dead_letter(sent: &Sent, reason: &str) -> bool {
 }
 
 #[tokio::test]
-async fn a_request_on_anothers_topic_is_answered_with_the_envelope_of_every_answer() {
+async fn the_reply_of_a_handler_has_the_envelope_of_every_reply() {
     let all =
         sent(Parrot { message_type: Some("Toolbus.Parrot") }, raw("{\"a\":1}").typed(Some("Toolbus.Parrot"))).await;
     let [reply] = &*all else { panic!("{all:?}") };
@@ -79,7 +79,7 @@ async fn a_request_on_anothers_topic_is_answered_with_the_envelope_of_every_answ
 }
 
 #[tokio::test]
-async fn a_request_that_cannot_be_read_is_refused_to_its_sender_and_else_put_aside() {
+async fn an_unreadable_request_is_refused_to_its_sender_or_dead_lettered() {
     for body in ["nonsense".to_owned(), format!("{{\"a\":\"{}\"}}", "x".repeat(64 * 1024))] {
         let all = sent(Parrot { message_type: None }, raw(body.clone())).await;
         let [reply] = &*all else { panic!("{all:?}") };
@@ -91,7 +91,7 @@ async fn a_request_that_cannot_be_read_is_refused_to_its_sender_and_else_put_asi
 }
 
 #[tokio::test]
-async fn where_one_type_is_expected_others_are_refused_and_where_several_are_the_answerer_decides() {
+async fn a_topic_with_one_type_refuses_others_and_without_one_the_handler_decides() {
     let foreign = || raw("{}").typed(Some("RockBot.Other.Request"));
     let all = sent(Parrot { message_type: Some("Toolbus.Parrot") }, foreign()).await;
     assert!(matches!(&*all, [dead] if is_dead_letter(dead, "unknown_type")), "{all:?}");
@@ -104,7 +104,7 @@ async fn where_one_type_is_expected_others_are_refused_and_where_several_are_the
 }
 
 #[tokio::test]
-async fn an_address_that_no_answer_may_go_to_is_refused_before_anybody_is_asked() {
+async fn a_forbidden_reply_address_is_refused_before_the_handler_is_called() {
     for address in ["tool.invoke", "mcp.manage", "rockbot.ana"] {
         let all = sent(Parrot { message_type: None }, raw("{}").reply_to(Some(address))).await;
         assert!(matches!(&*all, [dead] if is_dead_letter(dead, "reply_to_refused")), "{address}: {all:?}");
@@ -131,7 +131,7 @@ async fn a_request_whose_dead_letter_is_not_confirmed_goes_back_to_its_queue() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_request_whose_answer_no_queue_takes_is_over() {
+async fn a_request_is_settled_if_no_queue_takes_its_reply() {
     for route in [Route::Unroutable, Route::Refused, Route::Rejected, Route::Unavailable] {
         let world = World::new();
         let control = control(&world.dispatcher, &world.bus).with(TOPIC, Arc::new(Parrot { message_type: None }));
@@ -171,7 +171,7 @@ impl ControlHandler for Runner {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_answer_to_a_call_is_kept_until_the_broker_takes_it_and_its_request_acknowledged_after_that() {
+async fn a_handlers_reply_to_a_call_is_kept_until_confirmed_and_its_request_acknowledged_then() {
     let (world, runner) = (World::new(), Arc::new(Runner::default()));
     let control = control(&world.dispatcher, &world.bus).with(TOPIC, Arc::clone(&runner) as _);
     let target = Target::Topic("tool.result.ana".to_owned());

@@ -43,7 +43,7 @@ fn failure(ended: Ended) -> (Code, Option<Outcome>) {
 }
 
 #[tokio::test]
-async fn a_call_that_comes_again_gets_the_answer_here_and_of_another_daemon() {
+async fn a_repeated_call_gets_the_same_reply_here_and_from_another_daemon() {
     for origin in [InnerOrigin::McpClient, InnerOrigin::Schedule] {
         let ledger = ledger(ROOMY);
         let pay = async |world: &World| {
@@ -108,7 +108,7 @@ async fn duplicates_attach_to_a_call_under_way_whichever_way_they_come() {
 }
 
 #[tokio::test]
-async fn duplicates_of_one_call_id_get_an_answer_each() {
+async fn duplicates_of_one_call_id_get_a_reply_each() {
     let call = |world: &World| InnerCall { call_id: "t1".into(), ..waiting(world) };
     for is_message_first in [false, true] {
         let world = daemon(&ledger(ROOMY));

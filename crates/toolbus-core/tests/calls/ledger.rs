@@ -78,7 +78,7 @@ pub(crate) const UNKNOWN: (&str, &str, bool) = ("execution_failed", "unknown", f
 const REFUSED: (&str, &str, bool) = ("execution_failed", "not_started", true);
 
 #[tokio::test]
-async fn a_message_that_is_published_twice_runs_once_and_has_one_answer() {
+async fn a_message_published_twice_runs_once_and_has_one_reply() {
     let world = daemon(&ledger(ROOMY));
     let (first, again) = (world.reply(pay()).await, world.reply(pay()).await);
     assert_eq!((world.runs(), content(&first)), (1, &json!("paid")));
@@ -87,7 +87,7 @@ async fn a_message_that_is_published_twice_runs_once_and_has_one_answer() {
 }
 
 #[tokio::test]
-async fn another_daemon_repeats_the_answer_of_one_that_ended_before_it_acknowledged() {
+async fn another_daemon_replays_the_reply_of_one_that_ended_before_the_acknowledgement() {
     let ledger = ledger(ROOMY);
     let first = daemon(&ledger).reply(pay()).await;
     let other = daemon(&ledger);
@@ -97,7 +97,7 @@ async fn another_daemon_repeats_the_answer_of_one_that_ended_before_it_acknowled
 }
 
 #[tokio::test]
-async fn a_duplicate_that_arrives_while_the_first_runs_gets_the_same_answer_at_its_own_address() {
+async fn a_duplicate_of_a_running_call_gets_the_same_reply_at_its_own_address() {
     let world = daemon(&ledger(ROOMY));
     let (running, first) = world.begin_running(wait()).await;
     let mut elsewhere = wait().reply_to(Some("tool.result.ana.again"));
@@ -121,7 +121,7 @@ async fn a_duplicate_that_arrives_while_the_first_runs_gets_the_same_answer_at_i
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_call_whose_daemon_was_killed_while_it_ran_is_answered_with_an_unknown_outcome_and_not_run() {
+async fn a_call_whose_daemon_was_killed_during_it_has_an_unknown_outcome_and_is_not_run() {
     let ledger = ledger(ROOMY);
     kill_during(&ledger, wait()).await;
     let other = daemon(&ledger);
@@ -179,7 +179,7 @@ async fn beside_a_run_of_another_daemon_a_key_starts_no_second_one_though_its_to
 }
 
 #[tokio::test(start_paused = true)]
-async fn of_a_daemon_that_is_slow_and_one_that_gave_it_up_both_say_the_same() {
+async fn a_slow_daemon_and_one_that_gave_its_call_up_send_the_same_reply() {
     let ledger = ledger(ROOMY);
     let (slow, other) = (daemon(&ledger), daemon(&ledger));
     let budget = |message: Message| message.header("rb-timeout-ms", "20000");
@@ -227,7 +227,7 @@ async fn a_key_identifies_a_request_whatever_its_ids_and_the_order_of_its_fields
 }
 
 #[tokio::test]
-async fn a_call_id_identifies_a_request_only_if_the_caller_says_so() {
+async fn a_call_id_is_the_key_only_if_the_header_requests_it() {
     let world = daemon(&ledger(ROOMY));
     for id in ["one", "two"] {
         world.reply(pay().id(id)).await;
@@ -260,7 +260,7 @@ async fn a_retry_of_a_call_that_did_not_start_runs() {
 }
 
 #[tokio::test]
-async fn a_message_that_was_answered_not_started_is_not_run_when_it_comes_again() {
+async fn a_message_replied_to_as_not_started_is_not_run_on_redelivery() {
     let ledger = ledger(ROOMY);
     let (first, other) = (daemon(&ledger), daemon(&ledger));
     [&first, &other].into_iter().for_each(|world| register(world, "fail_to_pay", Effect::Effectful));
@@ -274,7 +274,7 @@ async fn a_message_that_was_answered_not_started_is_not_run_when_it_comes_again(
 }
 
 #[tokio::test(start_paused = true)]
-async fn of_an_idempotent_call_that_may_have_acted_before_is_not_said_that_it_did_not_start() {
+async fn an_idempotent_call_that_may_have_acted_before_is_not_reported_as_not_started() {
     let ledger = ledger(ROOMY);
     let killed = daemon(&ledger);
     register(&killed, "wait_to_put", Effect::Idempotent);
@@ -300,7 +300,7 @@ async fn a_refusal_is_not_repeated_for_a_message_that_another_daemon_has_run_sin
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_redelivery_that_attaches_to_a_refused_copy_is_answered_with_what_another_daemon_knows_of_it() {
+async fn a_redelivery_attached_to_a_refused_copy_gets_the_outcome_known_to_another_daemon() {
     let ledger = ledger(ROOMY);
     let (busy, occupying) = busy(&ledger).await;
     let address = Target::Topic("tool.result.ana".to_owned());
@@ -322,7 +322,7 @@ async fn a_redelivery_that_attaches_to_a_refused_copy_is_answered_with_what_anot
 }
 
 #[tokio::test(start_paused = true)]
-async fn duplicates_are_settled_once_their_answer_is_confirmed() {
+async fn duplicates_are_settled_once_their_reply_is_confirmed() {
     let world = daemon(&ledger(ROOMY));
     let (running, _) = world.begin_running(wait()).await;
     let (elsewhere, address) = (wait().reply_to(Some("tool.result.again")), "tool.result.again");
@@ -337,7 +337,7 @@ async fn duplicates_are_settled_once_their_answer_is_confirmed() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_tool_that_may_run_again_does_so_after_a_crash_and_is_answered_once_by_its_key() {
+async fn a_repeatable_tool_runs_again_after_a_crash_and_once_per_key() {
     let ledger = ledger(ROOMY);
     let keyed = || call("wait", json!({})).header(KEY, "k");
     kill_during(&ledger, keyed()).await;
@@ -360,7 +360,7 @@ async fn read_only_tools_are_not_recorded() {
 }
 
 #[tokio::test]
-async fn an_answer_is_repeated_though_its_tool_is_gone() {
+async fn a_reply_is_replayed_though_its_tool_is_gone() {
     let ledger = ledger(ROOMY);
     let unknown = || call("gone", json!({}));
     let first = daemon(&ledger);
@@ -389,7 +389,7 @@ async fn requests_without_a_message_id_are_known_again_only_if_the_broker_redeli
 }
 
 #[tokio::test]
-async fn of_an_answer_that_is_too_large_to_be_kept_is_known_that_there_was_one() {
+async fn a_reply_too_large_to_be_kept_stays_known_as_sent() {
     let ledger = ledger(ROOMY);
     let small = LedgerSettings { ledger: Arc::clone(&ledger), ttl: Duration::from_secs(60), max_reply: 3 };
     let world = World::with(|settings| settings.ledger = Some(small));

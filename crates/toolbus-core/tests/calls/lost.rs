@@ -18,7 +18,7 @@ fn pay() -> Message {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_call_that_waits_is_dropped_with_its_connection_and_one_that_runs_is_answered() {
+async fn a_waiting_call_is_dropped_with_its_connection_and_a_running_one_is_answered() {
     let world = World::with(|settings| settings.max_in_flight = 1);
     let (running, first) = world.begin_running(call("wait_effectful", json!({}))).await;
     let (waiting, second) = world.begin(pay());
@@ -33,7 +33,7 @@ async fn a_call_that_waits_is_dropped_with_its_connection_and_one_that_runs_is_a
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_call_that_comes_again_over_the_next_connection_keeps_its_place() {
+async fn a_call_redelivered_over_the_next_connection_keeps_its_turn() {
     let world = World::with(|settings| settings.max_in_flight = 1);
     let (running, _first) = world.begin_running(call("wait_effectful", json!({}))).await;
     let (waiting, lost) = world.begin(pay());

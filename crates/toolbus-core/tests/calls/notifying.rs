@@ -91,7 +91,7 @@ async fn a_minute() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn whoever_asks_is_told_everything_at_once_and_then_of_changes_as_one() {
+async fn a_requesting_agent_gets_everything_at_once_and_later_changes_together() {
     let (world, handle) = world();
     let begun = Clock::SYSTEM.now();
     handle.notify(&agent("ana")).await;
@@ -107,7 +107,7 @@ async fn whoever_asks_is_told_everything_at_once_and_then_of_changes_as_one() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_agent_that_called_lately_is_told_of_changes_and_others_are_not() {
+async fn an_agent_that_called_lately_is_notified_of_changes_and_others_are_not() {
     let (world, _handle) = world();
     world.deliver(call("pay", json!({}))).await;
     add_tool(&world, "one");
@@ -117,7 +117,7 @@ async fn an_agent_that_called_lately_is_told_of_changes_and_others_are_not() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_agent_without_a_topic_is_told_nothing_and_does_not_wait_for_it() {
+async fn an_agent_without_a_topic_gets_no_notification_and_does_not_wait_for_it() {
     let (world, handle) = world();
     handle.notify(&agent("silent")).await;
     a_minute().await;
@@ -125,7 +125,7 @@ async fn an_agent_without_a_topic_is_told_nothing_and_does_not_wait_for_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_the_broker_could_not_take_is_told_when_it_is_back() {
+async fn notifications_that_the_broker_could_not_take_are_sent_when_it_is_back() {
     let (world, handle) = world();
     let topic = || Target::Topic("count.ana".to_owned());
     world.bus.route(topic(), Route::Unavailable);
@@ -141,7 +141,7 @@ async fn what_the_broker_could_not_take_is_told_when_it_is_back() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_a_queue_does_not_take_waits_for_the_next_change_and_holds_up_nobody_else() {
+async fn a_rejected_notification_waits_for_the_next_change_and_delays_no_other_agent() {
     for refusal in [Route::Refused, Route::Rejected] {
         let (world, handle) = world();
         handle.notify(&agent("ana")).await;
@@ -164,7 +164,7 @@ async fn what_a_queue_does_not_take_waits_for_the_next_change_and_holds_up_nobod
 }
 
 #[tokio::test(start_paused = true)]
-async fn names_of_tools_are_told_when_they_change_and_not_before() {
+async fn names_of_tools_are_published_when_they_change_and_not_before() {
     let world = with_name_notifications().await;
     assert_eq!(notifications(&world, "tool.meta.tools.ana"), [] as [Value; 0]);
     add_tool(&world, "one");
@@ -175,7 +175,7 @@ async fn names_of_tools_are_told_when_they_change_and_not_before() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn changes_are_told_relative_to_what_the_agent_listed_last() {
+async fn changes_are_relative_to_the_last_list_of_the_agent() {
     let world = with_name_notifications().await;
     add_tool(&world, "one");
     // Before anybody is told of it.

@@ -42,7 +42,7 @@ async fn a_redelivered_request_that_was_answered_is_not_run_again() {
 }
 
 #[tokio::test]
-async fn an_answer_is_not_kept_where_its_acknowledgement_cannot_be_lost() {
+async fn a_reply_is_not_kept_where_its_acknowledgement_cannot_be_lost() {
     let world = World::new();
     let (first, settlement) = surely(call("pay", json!({})));
     world.dispatcher.handle(first).await;
@@ -52,7 +52,7 @@ async fn an_answer_is_not_kept_where_its_acknowledgement_cannot_be_lost() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_answer_that_was_not_confirmed_is_kept_wherever_its_request_goes_back_to() {
+async fn an_unconfirmed_reply_is_kept_when_its_request_is_requeued() {
     let world = World::new();
     let address = Target::Topic("tool.result.ana".into());
     world.bus.route(address.clone(), Route::Unavailable);
@@ -149,7 +149,7 @@ async fn a_count_of_deliveries_that_cannot_be_counted_on_is_no_reason_to_run_aga
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_answer_that_is_repeated_is_published_by_one_delivery_at_a_time() {
+async fn a_replayed_reply_is_published_by_one_delivery_at_a_time() {
     let world = World::new();
     world.reply(call("pay", json!({}))).await;
     let address = Target::Topic("tool.result.ana".to_owned());

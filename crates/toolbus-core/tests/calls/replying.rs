@@ -30,7 +30,7 @@ fn pay() -> Message {
 }
 
 #[tokio::test]
-async fn an_answer_goes_where_its_address_and_the_type_of_its_request_say() {
+async fn the_reply_address_and_the_message_type_decide_where_a_reply_goes() {
     let direct = "amq.rabbitmq.reply-to.g1h2AA.xyz==";
     for (what, message, expected) in [
         ("without an address, to the default topic", pay().reply_to(None), (topic("tool.result"), true)),
@@ -44,7 +44,7 @@ async fn an_answer_goes_where_its_address_and_the_type_of_its_request_say() {
 }
 
 #[tokio::test]
-async fn an_address_that_takes_no_answer_is_tried_as_a_queue_for_a_peer_and_as_a_topic_for_a_plain_client() {
+async fn an_unroutable_address_is_tried_as_a_queue_for_a_peer_and_as_a_topic_for_a_plain_client() {
     let (topic, queue) = (topic("tool.result.ana"), queue("tool.result.ana"));
     for (message_type, unroutable, expected) in [(PEER, &topic, &queue), (None, &queue, &topic)] {
         let world = World::new();
@@ -63,7 +63,7 @@ async fn a_name_outside_the_reply_topics_is_tried_as_a_queue_only() {
 }
 
 #[tokio::test]
-async fn while_a_queue_that_took_no_answer_is_not_there_no_tool_is_run_for_it() {
+async fn no_tool_is_run_for_a_missing_queue_that_took_no_reply() {
     let world = World::new();
     let call = || pay().typed(None).reply_to(Some("mine"));
     world.bus.route(queue("mine"), Route::Unroutable);
@@ -76,7 +76,7 @@ async fn while_a_queue_that_took_no_answer_is_not_there_no_tool_is_run_for_it() 
 }
 
 #[tokio::test]
-async fn a_peers_topic_that_is_not_permitted_is_a_queue_and_refused_once_it_took_no_answer() {
+async fn a_peers_forbidden_topic_is_a_queue_and_refused_once_it_took_no_reply() {
     let world = World::new();
     let call = || pay().typed(PEER).reply_to(Some("elsewhere.ana"));
     let reply = world.reply(call()).await;
@@ -100,7 +100,7 @@ fn warnings() -> (LogCapture, tracing::subscriber::DefaultGuard) {
 }
 
 #[tokio::test]
-async fn answers_that_no_queue_takes_are_logged_once_and_not_each() {
+async fn undeliverable_replies_are_logged_once_and_not_each() {
     let (page, _guard) = warnings();
     let world = World::new();
     world.route_both("tool.result.gone", &Route::Unroutable);
@@ -135,7 +135,7 @@ async fn a_remembered_route_that_fails_has_to_prove_itself_again() {
 }
 
 #[tokio::test]
-async fn an_answer_that_nobody_takes_is_dead_lettered_and_the_request_acknowledged() {
+async fn an_undeliverable_reply_is_dead_lettered_and_the_request_acknowledged() {
     let world = World::new();
     world.route_both("tool.result.ana", &Route::Unroutable);
     let sent = world.reply(pay().typed(PEER)).await;
@@ -146,7 +146,7 @@ async fn an_answer_that_nobody_takes_is_dead_lettered_and_the_request_acknowledg
 }
 
 #[tokio::test]
-async fn an_address_that_the_broker_refuses_is_refused_before_the_tool_runs_and_harms_nobody_else() {
+async fn an_address_that_the_broker_refuses_is_refused_before_the_tool_runs_and_harms_no_other() {
     let (world, (page, _guard)) = (World::new(), warnings());
     world.bus.route(queue("forbidden"), Route::Refused);
     let sent = world.reply(pay().typed(None).reply_to(Some("forbidden"))).await;
@@ -172,7 +172,7 @@ async fn an_address_runs_a_tool_if_one_of_its_routes_is_open() {
 }
 
 #[tokio::test]
-async fn an_address_that_took_an_answer_is_asked_for_again_only_after_it_failed() {
+async fn an_address_that_took_a_reply_is_checked_again_only_after_it_failed() {
     let world = World::new();
     for _ in 0..3 {
         world.reply(pay().typed(PEER)).await;
@@ -186,7 +186,7 @@ async fn an_address_that_took_an_answer_is_asked_for_again_only_after_it_failed(
 }
 
 #[tokio::test]
-async fn an_answer_is_published_again_until_the_broker_is_back_or_its_queue_has_room() {
+async fn a_reply_is_published_again_until_the_broker_is_back_or_its_queue_has_room() {
     for refusal in [Route::Unavailable, Route::Rejected] {
         let world = World::new();
         world.bus.route(topic("tool.result.ana"), refusal.clone());
@@ -201,7 +201,7 @@ async fn an_answer_is_published_again_until_the_broker_is_back_or_its_queue_has_
 }
 
 #[tokio::test]
-async fn a_call_with_a_large_result_keeps_its_place_until_its_answer_is_delivered() {
+async fn a_call_with_a_large_result_keeps_its_slot_until_its_reply_is_delivered() {
     for (length, kept) in [(10, 0), (300 * 1024, 1)] {
         let world = World::new();
         world.bus.route(topic("tool.result.ana"), Route::Unavailable);
@@ -225,7 +225,7 @@ async fn a_request_whose_dead_letter_is_not_confirmed_goes_back_to_its_queue() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_answer_goes_back_with_its_request_while_the_queue_of_dead_letters_takes_none() {
+async fn a_request_is_requeued_while_the_dead_letter_queue_takes_no_reply() {
     let world = World::new();
     world.route_both("tool.result.ana", &Route::Unroutable);
     world.bus.route(dead_letters(), Route::Rejected);
@@ -255,7 +255,7 @@ async fn a_dead_letter_is_published_again_until_the_broker_is_back_and_counted_o
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_refused_dead_letter_is_no_hot_loop_and_never_goes_where_the_answers_go() {
+async fn a_refused_dead_letter_is_no_hot_loop_and_never_goes_to_the_reply_address() {
     let world = World::new();
     world.bus.route(dead_letters(), Route::Refused);
     let begun = Clock::SYSTEM.now();
@@ -278,7 +278,7 @@ async fn a_dead_letter_takes_over_no_more_headers_than_fit_into_a_frame() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn while_the_broker_is_away_an_answer_is_kept_and_its_request_neither_put_back_nor_run_again() {
+async fn while_the_broker_is_away_a_reply_is_kept_and_its_request_not_run_again() {
     let world = World::new();
     world.bus.route(topic("tool.result.ana"), Route::Unavailable);
     let (task, first) = world.begin(pay().typed(PEER));
@@ -292,7 +292,7 @@ async fn while_the_broker_is_away_an_answer_is_kept_and_its_request_neither_put_
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_answer_that_no_broker_takes_does_not_hold_up_the_end() {
+async fn an_unconfirmed_reply_delays_the_drain_only_briefly() {
     let world = World::new();
     world.bus.route(topic("tool.result.ana"), Route::Unavailable);
     let (task, settled) = world.begin(pay().typed(PEER));
@@ -318,8 +318,7 @@ fn begin_rejected(world: &World, callers: usize) -> Vec<(tokio::task::JoinHandle
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_answer_that_is_rejected_again_and_again_is_dead_lettered_after_half_a_minute_and_the_request_acknowledged()
-{
+async fn a_rejected_reply_is_dead_lettered_after_half_a_minute_and_the_request_acknowledged() {
     let world = World::new();
     world.bus.route(topic("tool.result.ana"), Route::Rejected);
     let begun = Clock::SYSTEM.now();
@@ -333,7 +332,7 @@ async fn an_answer_that_is_rejected_again_and_again_is_dead_lettered_after_half_
 }
 
 #[tokio::test(start_paused = true)]
-async fn of_the_answers_that_are_rejected_one_in_eight_calls_in_hand_waits_and_the_others_end_at_once() {
+async fn rejected_replies_wait_in_an_eighth_of_the_calls_and_the_others_end_at_once() {
     let world = World::with(|settings| (settings.max_in_flight, settings.max_waiting) = (8, 8));
     let begun = Clock::SYSTEM.now();
     let calls = begin_rejected(&world, 8);
@@ -350,7 +349,7 @@ async fn of_the_answers_that_are_rejected_one_in_eight_calls_in_hand_waits_and_t
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_place_among_the_answers_that_wait_is_free_again_after_each() {
+async fn the_slot_of_a_rejected_reply_is_free_again_after_it() {
     let world = World::new();
     for _ in 0..3 {
         let begun = Clock::SYSTEM.now();
@@ -362,7 +361,7 @@ async fn a_place_among_the_answers_that_wait_is_free_again_after_each() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_route_that_rejects_an_answer_stays_proven() {
+async fn a_route_that_rejects_a_reply_stays_proven() {
     let world = World::new();
     world.reply(pay().typed(PEER)).await;
     world.bus.route(topic("tool.result.ana"), Route::Rejected);

@@ -19,7 +19,7 @@ use crate::ledger::code;
 use toolbus_core::Clock;
 
 #[tokio::test]
-async fn a_good_call_is_answered_with_its_result() {
+async fn a_successful_call_is_answered_with_its_result() {
     let sent = World::new().reply(call("echo", json!({"text": "hello"}))).await;
     assert_eq!(sent.target, Target::Topic("tool.result.ana".to_owned()));
     assert_json_snapshot!(sent.body, @r#"
@@ -33,7 +33,7 @@ async fn a_good_call_is_answered_with_its_result() {
 }
 
 #[tokio::test]
-async fn an_answer_carries_the_envelope_that_peers_expect() {
+async fn a_reply_has_the_envelope_that_peers_expect() {
     let sent = World::new().reply(call("echo", json!({"text": "hello"}))).await;
     let properties = sent.properties;
     assert_eq!(properties.content_type.as_deref(), Some("application/json"));
@@ -74,7 +74,7 @@ async fn a_call_id_defaults_to_the_message_id() {
 }
 
 #[tokio::test]
-async fn a_tool_that_did_not_succeed_is_a_result_that_says_so() {
+async fn a_result_of_a_failing_tool_has_is_error() {
     let sent = World::new().reply(call("sad", json!({}))).await;
     assert_json_snapshot!(sent.body, @r#"
     {
@@ -87,7 +87,7 @@ async fn a_tool_that_did_not_succeed_is_a_result_that_says_so() {
 }
 
 #[tokio::test]
-async fn a_failure_of_the_machinery_tells_the_caller_no_internals() {
+async fn a_failure_of_the_daemon_shows_the_caller_no_internals() {
     let sent = World::new().reply(call("fail", json!({}))).await;
     assert_eq!(sent.properties.message_type.as_deref(), Some("RockBot.Tools.ToolError"));
     assert_json_snapshot!(sent.body, @r#"
@@ -103,7 +103,7 @@ async fn a_failure_of_the_machinery_tells_the_caller_no_internals() {
 }
 
 #[tokio::test]
-async fn a_panic_is_one_answer_and_the_daemon_goes_on() {
+async fn a_panic_is_one_reply_and_the_daemon_goes_on() {
     let world = World::new();
     let sent = world.reply(call("panic", json!({}))).await;
     assert_json_snapshot!(sent.body, @r#"
@@ -178,7 +178,7 @@ async fn an_unknown_tool_is_answered_with_the_nearest_names() {
 }
 
 #[tokio::test]
-async fn a_call_over_all_bounds_is_answered_overloaded_with_a_time_to_wait() {
+async fn a_call_over_all_limits_is_overloaded_with_a_time_to_wait() {
     let world = World::with(|settings| (settings.max_in_flight, settings.max_waiting) = (1, 0));
     let (running, _) = world.begin_running(call("wait", json!({}))).await;
     let sent = world.reply(call("wait", json!({})).id("second")).await;
@@ -209,7 +209,7 @@ async fn waiting_leaves_half_of_the_budget_for_another_try() {
 }
 
 #[tokio::test]
-async fn a_panic_of_the_daemons_own_code_is_one_answer_too_and_gives_the_place_back() {
+async fn a_panic_of_the_daemons_own_code_is_one_reply_too_and_frees_the_slot() {
     let world = World::with(|settings| (settings.max_in_flight, settings.max_waiting) = (1, 0));
     world.recorder.break_calls(true);
     let sent = world.reply(call("pay", json!({}))).await;

@@ -48,13 +48,13 @@ fn world_for(ana: AgentPolicy) -> World {
 }
 
 #[tokio::test]
-async fn a_script_that_takes_too_long_is_told_in_the_words_that_peers_look_for() {
+async fn a_script_that_takes_too_long_fails_in_the_words_that_peers_look_for() {
     let sent = world().reply(script("wait").header("rb-rb-timeout-ms", "500")).await;
     assert_snapshot!(script_reply(&sent), @r#"{"exitCode":-1,"isSuccess":false,"output":null,"stderr":"Script timed out: Tool 'execute_python_script' did not answer before the deadline of the call. Whether it had its effect is not known: find out before calling again.","toolCallId":"call_1"}"#);
 }
 
 #[tokio::test]
-async fn a_script_that_nobody_waits_for_any_more_is_not_run_and_timed_out() {
+async fn a_script_whose_deadline_has_passed_is_not_run_and_timed_out() {
     let mut message = script("both").header("rb-rb-timeout-ms", "1000");
     let now = Clock::SYSTEM.since_epoch();
     message.properties.timestamp = Some(now.as_secs() - 5);
@@ -76,7 +76,7 @@ async fn without_a_tool_that_runs_scripts_none_is_run() {
 }
 
 #[tokio::test]
-async fn a_caller_that_asks_too_often_is_told_how_long_to_wait() {
+async fn a_caller_over_its_rate_gets_the_time_to_wait() {
     let rule = RateRule::new(Pattern::parse("execute_*").unwrap(), Rate::new(0.001, 1).unwrap());
     let rates = Arc::new(RateRules::new(vec![rule]).unwrap());
     let world = world_for(AgentPolicy { rates, ..AgentPolicy::default() });
@@ -135,7 +135,7 @@ async fn more_output_than_a_message_holds_is_an_error() {
 }
 
 #[tokio::test]
-async fn a_tool_that_breaks_is_told_as_a_script_without_a_result() {
+async fn a_panic_of_the_tool_is_a_script_without_a_result() {
     let text = script_reply(&world().reply(script("panic")).await);
     assert!(text.contains(r#""exitCode":-1"#) && !text.contains("secret"), "{text}");
 }
@@ -168,7 +168,7 @@ async fn what_is_for_a_tool_is_not_read_as_a_script_nor_the_reverse() {
 }
 
 #[tokio::test]
-async fn no_answer_goes_where_requests_for_scripts_travel() {
+async fn a_reply_address_on_a_topic_for_requests_is_refused() {
     for address in ["script.invoke", "script.invoke.ana", "tool.invoke"] {
         for message in [script("both"), script("both").typed(None)] {
             assert_eq!(dead_reason(&world(), message.reply_to(Some(address))).await, "reply_to_refused");
@@ -177,7 +177,7 @@ async fn no_answer_goes_where_requests_for_scripts_travel() {
 }
 
 #[tokio::test]
-async fn where_the_broker_says_who_asks_the_answer_goes_to_its_own_topic_alone() {
+async fn with_own_topics_only_a_script_reply_goes_to_the_callers_own_topic() {
     let world = World::with(|settings| settings.replies.own_topics_only = true);
     add_python(&world);
     let others = script("both").reply_to(Some("script.result.bob"));

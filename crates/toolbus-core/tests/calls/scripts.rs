@@ -114,7 +114,7 @@ pub(crate) fn script_reply(sent: &crate::fixture::Sent) -> String {
 }
 
 #[tokio::test]
-async fn a_script_is_run_by_its_tool_and_told_with_both_streams() {
+async fn a_script_is_run_by_its_tool_and_its_reply_has_both_streams() {
     let sent = world().reply(script("both")).await;
     assert_snapshot!(script_reply(&sent), @r#"{"elapsedMs":2140,"exitCode":0,"isSuccess":true,"output":"hi\n","stderr":"careful\n","toolCallId":"call_1"}"#);
     assert_eq!((sent.target, sent.mandatory), (Target::Topic("script.result.ana".to_owned()), true));
@@ -145,7 +145,7 @@ async fn a_plain_clients_address_is_a_queue_first_and_its_call_has_the_messages_
 }
 
 #[tokio::test]
-async fn an_answer_is_known_by_the_calls_id_and_carries_the_correlation_id_back() {
+async fn a_reply_has_the_calls_id_and_the_correlation_id() {
     let world = world();
     assert_eq!(world.reply(script("both")).await.properties.correlation_id.as_deref(), Some("corr-1"));
     let mut uncorrelated = script("both");
@@ -155,7 +155,7 @@ async fn an_answer_is_known_by_the_calls_id_and_carries_the_correlation_id_back(
 }
 
 #[tokio::test]
-async fn a_redelivered_request_for_a_script_is_answered_the_same_and_not_run_again() {
+async fn a_redelivered_request_for_a_script_gets_the_same_reply_and_is_not_run_again() {
     for text in ["count", "panic"] {
         let world = world();
         let first = world.reply(script(text)).await;
@@ -183,13 +183,13 @@ async fn a_script_is_cancelled_by_the_id_of_its_call() {
 }
 
 #[tokio::test]
-async fn a_script_asked_for_as_a_tool_is_answered_as_a_tool() {
+async fn a_script_called_as_a_tool_gets_the_reply_of_a_tool() {
     let sent = world().reply(call(TOOL, json!({"script": "both"}))).await;
     assert_snapshot!(sent.body, @r#"{"content":"hi","isError":false,"toolCallId":"call_1","toolName":"execute_python_script"}"#);
 }
 
 #[tokio::test]
-async fn no_server_that_a_header_names_takes_the_place_of_the_tool() {
+async fn a_script_runs_by_its_tool_though_a_header_names_a_server() {
     let sent = world().reply(script("both").header("rb-rb-mcp-server", "other")).await;
     assert_eq!(sent.body["exitCode"], 0);
 }

@@ -50,7 +50,7 @@ fn inner(how: &str, progress: Option<ProgressSink>) -> InnerCall {
 }
 
 #[tokio::test]
-async fn an_answer_has_no_secret_whatever_the_call_ended_with() {
+async fn a_reply_has_no_secret_whatever_its_outcome() {
     let world = world();
     for (how, expected) in
         [("result", "it is [redacted]"), ("error", "not [redacted]"), ("failure", "broken by [redacted]")]
@@ -83,7 +83,7 @@ async fn a_report_of_progress_has_none() {
 }
 
 #[tokio::test]
-async fn an_ordinary_answer_is_the_same_with_secrets_and_without() {
+async fn an_ordinary_reply_is_the_same_with_secrets_and_without() {
     let arguments = json!({"text": "an ordinary text, 1234567890123, \"quoted\" \\ ünï"});
     let with = world().reply(call("echo", arguments.clone())).await.body;
     let without = World::new().reply(call("echo", arguments)).await.body;

@@ -84,7 +84,7 @@ fn inner(world: &World, origin: InnerOrigin, key: Option<&str>) -> InnerCall {
 }
 
 #[tokio::test]
-async fn a_long_result_is_kept_in_parts_and_the_answer_is_their_table() {
+async fn a_long_result_is_kept_in_parts_and_the_reply_is_their_table() {
     let (shelf, world) = reading();
     let reply = world.reply(echo("more than ten")).await;
     let kept = shelf.kept.lock().pop().unwrap();
@@ -94,7 +94,7 @@ async fn a_long_result_is_kept_in_parts_and_the_answer_is_their_table() {
 }
 
 #[tokio::test]
-async fn links_to_the_parts_are_sent_where_the_request_asks_for_them() {
+async fn links_to_the_parts_are_sent_on_request() {
     let (shelf, world) = reading();
     let reply = world.reply(echo("more than ten").header("rb-resource-links", "1")).await;
     let run = shelf.kept.lock().pop().unwrap().run;

@@ -66,7 +66,7 @@ fn later() -> Instant {
 }
 
 #[tokio::test]
-async fn a_free_place_is_given_at_once_and_counted() {
+async fn a_free_slot_is_given_at_once_and_counted() {
     let permits = permits(1, 0);
     let permit = permits.acquire(Some(&tool(None)), &anyone(), me(), 10, soon()).await.unwrap();
     assert_eq!(permits.load.in_flight(), 1);
@@ -93,7 +93,7 @@ async fn waiting_ends_with_the_deadline() {
 }
 
 #[test]
-fn a_call_that_waited_for_something_else_gives_its_place_back() {
+fn a_call_that_waited_for_something_else_gives_its_slot_back() {
     let (permits, agent) = (permits(1, 1), anyone());
     for _ in 0..3 {
         let slot = permits.wait(&agent, me(), 10).unwrap();
@@ -104,7 +104,7 @@ fn a_call_that_waited_for_something_else_gives_its_place_back() {
 }
 
 #[tokio::test]
-async fn a_place_that_a_call_was_given_and_did_not_take_is_given_back() {
+async fn a_slot_that_a_call_was_given_and_did_not_take_is_given_back() {
     let (permits, agent, slow) = (permits(1, 8), anyone(), tool(None));
     let held = at_once(&permits, &slow, &agent, "me").unwrap();
     let mut waiting = Box::pin(permits.acquire(Some(&slow), &agent, me(), 10, later()));
@@ -114,7 +114,7 @@ async fn a_place_that_a_call_was_given_and_did_not_take_is_given_back() {
 }
 
 #[tokio::test]
-async fn a_waiting_call_gets_the_place_that_comes_free() {
+async fn a_waiting_call_gets_the_slot_that_comes_free() {
     let permits = Arc::new(permits(1, 8));
     let held = permits.acquire(Some(&tool(None)), &anyone(), me(), 10, later()).await.unwrap();
     let waiting = TaskTracker::new().spawn({
@@ -129,7 +129,7 @@ async fn a_waiting_call_gets_the_place_that_comes_free() {
 }
 
 #[tokio::test]
-async fn a_tool_at_its_limit_leaves_places_to_others() {
+async fn a_tool_at_its_limit_leaves_slots_to_others() {
     let permits = permits(2, 0);
     let _held = permits.acquire(Some(&tool(Some(1))), &anyone(), me(), 10, later()).await.unwrap();
     assert!(permits.acquire(Some(&tool(Some(1))), &anyone(), me(), 10, later()).await.is_err());
@@ -138,7 +138,7 @@ async fn a_tool_at_its_limit_leaves_places_to_others() {
 }
 
 #[tokio::test]
-async fn an_agent_at_its_limit_leaves_places_to_others() {
+async fn an_agent_at_its_limit_leaves_slots_to_others() {
     let permits = permits(2, 8);
     let (ana, bob) = (agent(1, 0), agent(1, 0));
     let _held = permits.acquire(Some(&tool(None)), &ana, me(), 10, later()).await.unwrap();
@@ -173,7 +173,7 @@ async fn a_thousand_waiting_calls_of_one_agent_do_not_delay_the_first_of_another
 }
 
 #[tokio::test]
-async fn a_call_that_waits_for_its_agent_holds_no_place_of_the_daemon() {
+async fn a_call_that_waits_for_its_agent_holds_no_slot_of_the_daemon() {
     let permits = Arc::new(permits(2, 8));
     let ana = agent(1, 1);
     let _held = permits.acquire(Some(&tool(None)), &ana, me(), 10, later()).await.unwrap();
@@ -185,7 +185,7 @@ async fn a_call_that_waits_for_its_agent_holds_no_place_of_the_daemon() {
 }
 
 #[tokio::test]
-async fn a_call_that_waits_for_its_tool_holds_no_place_of_its_agent_but_counts_as_waiting() {
+async fn a_call_that_waits_for_its_tool_holds_no_slot_of_its_agent_but_counts_as_waiting() {
     let permits = permits(3, 8);
     let (ana, slow) = (agent(1, 1), tool(Some(1)));
     let _held = permits.acquire(Some(&slow), &anyone(), me(), 10, later()).await.unwrap();
@@ -247,8 +247,7 @@ async fn wait_of_quiet(permits: &Permits, agent: &Arc<AgentGate>) -> Duration {
 }
 
 #[tokio::test(start_paused = true)]
-async fn however_many_agents_or_callers_without_a_section_flood_the_first_call_of_another_waits_for_one_place_at_most()
-{
+async fn during_floods_the_first_call_of_another_agent_waits_for_one_slot_at_most() {
     for (has_section, flooding) in [true, false].into_iter().flat_map(|has| [1, 2, 3, 20].map(|count| (has, count))) {
         let (permits, shared) = (Arc::new(permits(256, 1024)), Arc::new(AgentGate::shared(192, 512)));
         let gate = || if has_section { agent(192, 512) } else { Arc::clone(&shared) };
@@ -262,7 +261,7 @@ async fn however_many_agents_or_callers_without_a_section_flood_the_first_call_o
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_caller_without_a_section_that_is_alone_gets_most_places_of_its_kind() {
+async fn a_caller_without_a_section_that_is_alone_gets_most_slots_of_its_kind() {
     let permits = Arc::new(permits(256, 1024));
     let shared = Arc::new(AgentGate::shared(192, 512));
     flood(&permits, &shared, "alone", 1_500, Duration::from_secs(10)).await;
@@ -270,7 +269,7 @@ async fn a_caller_without_a_section_that_is_alone_gets_most_places_of_its_kind()
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_next_place_is_of_the_agent_of_whom_the_fewest_run() {
+async fn the_next_slot_goes_to_the_agent_with_the_fewest_running_calls() {
     let permits = Arc::new(permits(4, 100));
     // A limit that its operator set to all there is: nothing stays free.
     let (ana, bob) = (agent(4, 50), agent(4, 50));
@@ -319,7 +318,7 @@ async fn one_caller_of_those_that_share_a_gate_does_not_fill_the_room_for_bodies
 }
 
 #[tokio::test]
-async fn the_first_call_of_a_caller_gets_the_room_of_the_last_ones_whose_bodies_are_the_most() {
+async fn a_callers_first_call_gets_the_room_of_the_last_calls_of_the_caller_with_the_most_bytes() {
     let (permits, shared) = (permits(1, 256), Arc::new(AgentGate::shared(1, 256)));
     let _held = at_once(&permits, &tool(None), &shared, "flood").unwrap();
     let mut floods = Vec::new();
@@ -387,7 +386,7 @@ async fn the_first_call_of_a_caller_gets_the_room_of_others_when_bodies_fill_tha
 }
 
 #[tokio::test]
-async fn a_call_can_give_its_tools_place_back_and_keep_its_own() {
+async fn a_call_can_release_the_slot_of_its_tool_and_keep_its_own() {
     let permits = permits(2, 10);
     let mut held = permits.acquire(Some(&tool(Some(1))), &anyone(), me(), 10, later()).await.unwrap();
     let limited = tool(Some(1));

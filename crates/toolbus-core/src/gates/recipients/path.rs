@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_path_is_told_what_to_write() {
+    fn an_invalid_path_is_refused_with_the_expected_form() {
         let (long, deep) = (format!("/{}", "x".repeat(MAX_LENGTH)), "/x".repeat(MAX_STEPS + 1));
         let texts = ["", "to", "$.to", "/", "/*", "/to/", "/cc//to", "/cc*", "/a~b", "/a~", &long, &deep].map(|text| {
             let error = RecipientPath::parse(text).unwrap_err();

@@ -234,7 +234,7 @@ fn what_stands_beside_a_listed_recipient_is_looked_at_too() {
 }
 
 #[test]
-fn an_object_without_a_recipient_is_not_nobody() {
+fn an_object_without_a_recipient_is_refused() {
     let friend = "+573001112233";
     let table = [
         ("each element names one", json!({"to": [{"number": friend}, {"id": friend}]}), "listed"),
@@ -286,7 +286,7 @@ fn a_field_beside_a_recipient_that_the_schema_does_not_declare_is_refused() {
 }
 
 #[test]
-fn an_empty_list_allows_nobody() {
+fn an_empty_list_allows_no_recipient() {
     for compare in [Compare::Digits, Compare::Email, Compare::Exact] {
         assert_ne!(verdict(compare, &[], &["/to"], &json!({"to": "573001112233"})), "listed");
     }
@@ -299,7 +299,7 @@ fn a_list_counts_its_recipients_once_however_they_are_written() {
 }
 
 #[test]
-fn a_refusal_names_the_place_and_nothing_of_the_list_or_the_value() {
+fn a_refusal_names_the_path_and_nothing_of_the_list_or_the_value() {
     let allowed = AllowedRecipients::new(Compare::Digits, &LISTED).unwrap();
     let refusal = |paths: &[&str], arguments: Value| {
         let refusal = allowed
@@ -396,17 +396,17 @@ fn arguments() -> impl Strategy<Value = Value> {
     let value = leaf.prop_recursive(3, 12, 3, |inner| {
         let list = proptest::collection::vec(inner.clone(), 0..3).prop_map(Value::from);
         let object = proptest::collection::btree_map("(to|cc|x)", inner, 0..3);
-        prop_oneof![list, object.prop_map(|members| Value::Object(members.into_iter().collect()))]
+        prop_oneof![list, object.prop_map(|fields| Value::Object(fields.into_iter().collect()))]
     });
     proptest::collection::btree_map("(to|cc|x)", value, 0..4)
-        .prop_map(|members| Value::Object(members.into_iter().collect()))
+        .prop_map(|fields| Value::Object(fields.into_iter().collect()))
 }
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(2_000))]
 
     #[test]
-    fn whatever_is_accepted_names_somebody_and_nobody_who_is_not_listed(arguments in arguments()) {
+    fn accepted_arguments_name_at_least_one_recipient_and_only_listed_ones(arguments in arguments()) {
         let paths = ["/to", "/cc/*", "/x/to", "/x/cc/*"];
         let found: Vec<Option<&str>> = paths.iter().flat_map(|path| everything(path, &arguments)).collect();
         let plain = |text: &str| text.replace("@c.us", "").replace(['+', ' ', '-', '.', '(', ')'], "");

@@ -129,7 +129,7 @@ fn the_session_of_another_agent_is_another_session() {
 }
 
 #[test]
-fn agents_keep_their_places_when_their_limits_stay() {
+fn agents_keep_their_slots_while_their_limits_stay() {
     let section = |max| AgentPolicy { max_in_flight: Some(max), ..AgentPolicy::default() };
     let access = access(some_tools(), policy([("ana", section(1)), ("bob", section(1))]));
     let gate = |name| Arc::clone(access.effective(&caller(name)).gate());

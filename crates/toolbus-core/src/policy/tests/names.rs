@@ -45,7 +45,7 @@ fn a_contested_name_means_its_owners_tool_and_the_others_is_reached_by_its_serve
 }
 
 #[test]
-fn a_name_whose_owner_is_away_means_nothing_not_even_among_all_servers() {
+fn a_name_whose_owner_is_away_finds_no_tool_even_among_all_servers() {
     let access = contested();
     publish(&access, "zzz", &[]);
     let effective = access.effective(&caller("ana"));
@@ -113,7 +113,7 @@ fn a_tool_that_gets_another_tools_published_name_is_known_by_its_own() {
 }
 
 #[test]
-fn a_caller_of_an_unknown_tool_is_told_of_those_of_its_server_or_of_the_servers() {
+fn a_refusal_of_an_unknown_tool_lists_the_servers_tools_or_the_servers() {
     let access = access(Vec::new(), policy([("ana", AgentPolicy::default())]));
     let many: Vec<_> = (0..21).map(|number| format!("t{number:02}")).collect();
     publish(&access, "Many", &many.iter().map(|name| (&**name, &**name)).collect::<Vec<_>>());

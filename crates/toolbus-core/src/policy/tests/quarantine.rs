@@ -76,7 +76,7 @@ fn a_tool_that_is_held_back_is_in_no_set_by_no_route() {
 }
 
 #[test]
-fn callers_are_told_of_a_held_tool_what_they_are_told_of_none_and_operators_why() {
+fn a_quarantined_tool_is_unknown_to_callers_and_explained_to_operators() {
     let (access, holds) = vetted(some_tools());
     holds.set(&["get_weather"]);
     access.refresh();

@@ -36,7 +36,7 @@ async fn only_the_callers_own_session_of_that_name_ends() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn calls_are_cancelled_and_told_so_before_the_instance_is_stopped() {
+async fn calls_are_cancelled_and_fail_as_such_before_the_instance_is_stopped() {
     let world = World::new(10);
     world.stop_goes(Goes::Waits);
     let call = world.hang("ana", "s").await;
@@ -90,7 +90,7 @@ async fn a_call_after_the_end_gets_a_session_that_begins_when_the_old_one_is_gon
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_stop_that_panics_or_hangs_frees_its_place() {
+async fn a_stop_that_panics_or_hangs_frees_its_slot() {
     for (how, time) in [(Goes::Panics, 0), (Goes::Hangs, 10)] {
         let world = World::new(10);
         world.stop_goes(how);
