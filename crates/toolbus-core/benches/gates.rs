@@ -213,7 +213,7 @@ fn resident() -> usize {
     line.and_then(|line| line.trim().trim_end_matches(" kB").parse::<usize>().ok()).unwrap_or_default() * 1024
 }
 
-/// Builds every set that calls use, and says what all of them hold: without the tools, and without the policy as read.
+/// Builds every set that calls use, and prints the memory of all of them, without the tools and the policy as read.
 fn memory() {
     let registry = Registry::new();
     registry.register_all((0..TOOLS).map(|number| tool(number, 0)).collect()).unwrap();

@@ -81,7 +81,7 @@ pub struct AuditRecord {
     /// Name that an unknown caller gives itself.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub claimed: Option<String>,
-    /// The sender's login at the broker, where the broker says it.
+    /// The sender's login at the broker, where the broker verifies it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub login: Option<String>,
     /// Whether the broker vouches for the agent.
@@ -95,10 +95,10 @@ pub struct AuditRecord {
     /// The caller's session.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub session: Option<String>,
-    /// The tool; absent when the caller has none of the name that it asked for.
+    /// The tool; absent when the caller has none of the requested name.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tool: Option<Arc<str>>,
-    /// The name that was asked for, where `tool` is absent.
+    /// The requested name, where `tool` is absent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub asked: Option<String>,
     /// Who registered the tool.
@@ -140,7 +140,7 @@ pub struct AuditedCall<'a> {
     pub caller: &'a Caller,
     /// The tool that was found.
     pub tool: Option<&'a ToolDescriptor>,
-    /// The name that was asked for.
+    /// The requested name.
     pub asked: &'a str,
     /// The caller's id of the call.
     pub call_id: &'a str,
@@ -218,7 +218,7 @@ impl AuditRecord {
         }
     }
 
-    /// Adds what is said of the arguments.
+    /// Adds the hash of the arguments.
     #[must_use]
     pub fn with_arguments(mut self, hash: Option<ArgumentsHash>) -> Self {
         self.arguments_hash = hash;
@@ -279,7 +279,7 @@ impl Keyed {
         Self(Hmac::new(&block.into()))
     }
 
-    /// The hash of arguments: JSON without white space, the members of every object sorted by the bytes of their names.
+    /// The hash of arguments: JSON without white space, the fields of every object sorted by the bytes of their names.
     /// Numbers are equal as they are written: 1 is not 1.0.
     #[must_use]
     pub fn hash(&self, arguments: &Map<String, Value>) -> ArgumentsHash {

@@ -18,7 +18,7 @@ pub(crate) enum StopReason {
     Cancelled,
     /// The daemon's time to finish calls is over.
     ShuttingDown,
-    /// The same, and the executor says that nothing has begun: it waited, such as for its backend to start.
+    /// The same, and the executor reports that nothing has begun: it waited, such as for its backend to start.
     ShuttingDownUnbegun,
 }
 
@@ -44,7 +44,7 @@ pub(crate) async fn run(
         () = cancelled.cancelled() => Err(StopReason::Cancelled),
         () = shutdown.cancelled() => {
             cancelled.cancel();
-            // An executor that waits ends at once, and says so.
+            // An executor that waits ends at once, with this failure.
             let last = AssertUnwindSafe(&mut running).catch_unwind().now_or_never();
             Err(match last {
                 Some(Ok(Err(failure))) if failure.cause == Cause::CancelledBeforeStart => {
@@ -58,7 +58,7 @@ pub(crate) async fn run(
             Ok(Err(timed_out(&tool)))
         }
     };
-    // What is stopped is dropped half-way, and its clean-up may panic as well. Its answer is known by then.
+    // What is stopped is dropped half-way, and its clean-up may panic as well. The result is known by then.
     if let Err(panic) = panic::catch_unwind(AssertUnwindSafe(move || drop(running))) {
         tracing::error!(tool = &*tool, detail = text_of_panic(&*panic), "a tool panicked while it was stopped");
     }

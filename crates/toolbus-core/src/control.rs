@@ -1,5 +1,5 @@
-//! Small requests beside calls: cancel, list, ping, the end of a session, and what others answer on topics of their own.
-//! Each is obeyed in a task of its own, and answered when its sender left an address.
+//! Small requests beside calls: cancel, list, ping, the end of a session, and those that handlers take on topics of
+//! their own. Each is obeyed in a task of its own, and has a reply when its sender left an address.
 
 mod handler;
 mod hints;
@@ -36,16 +36,16 @@ use reply::{message, refusal};
 
 /// Longest body of a small request, in bytes.
 pub const MAX_CONTROL_BODY: usize = 64 * 1024;
-/// Longest wait for the confirm of an answer.
+/// Longest wait for the confirm of a reply.
 const REPLY_TIME: Duration = Duration::from_secs(5);
-/// Answers to calls that are kept at a time; what exceeds them goes back to its queue. No prefetch bounds them: where a
-/// connection was lost, its deliveries come again, and the answers to both are kept.
+/// Replies to calls that are kept at a time; a request beyond them goes back to its queue. No prefetch bounds them:
+/// where a connection was lost, its deliveries come again, and the replies to both are kept.
 const MAX_KEPT: usize = 1024;
 
 /// Description of the daemon in a pong.
 #[derive(Debug, Clone)]
 pub struct About {
-    /// The daemon's name: the source of its answers.
+    /// The daemon's name: the source of its replies.
     pub name: String,
     /// Version of the daemon.
     pub version: String,
@@ -57,15 +57,15 @@ pub struct About {
     pub started: std::time::Instant,
 }
 
-/// Answers small requests. Cheap to clone.
+/// Replies to small requests. Cheap to clone.
 #[derive(Clone)]
 pub struct ControlService {
     parts: Arc<ControlParts>,
-    /// Who answers on topics that are not the service's own.
+    /// Handlers of topics that are not the service's own.
     handlers: Arc<HashMap<Cow<'static, str>, Arc<dyn ControlHandler>>>,
     /// Handler of `tool.hints`.
     hints: Option<Arc<dyn HintSource>>,
-    /// Whether what agents ask of all daemons is left to another one.
+    /// Whether requests of agents to all daemons are left to another one.
     leaves_agents: bool,
 }
 
@@ -75,7 +75,7 @@ struct ControlParts {
     dispatcher: Dispatcher,
     sessions: SessionSets,
     undelivered: Throttle,
-    /// Places for answers that are kept until the broker takes them.
+    /// Slots for replies that are kept until the broker takes them.
     kept: Semaphore,
     lists: ListCache,
 }
@@ -122,7 +122,7 @@ impl ControlService {
         dispatcher: Dispatcher,
         sessions: SessionSets,
     ) -> Self {
-        // A rejected answer ends at once: who asked can ask again, and waiting would hold up the others.
+        // A rejected reply is given up at once: its sender can repeat the request, and waiting would delay the others.
         let replies = Replies::new(bus, rules, 0);
         Self {
             parts: Arc::new(ControlParts {
@@ -148,21 +148,21 @@ impl ControlService {
         self
     }
 
-    /// Has the requests of `topic` answered by this handler.
+    /// Passes the requests of `topic` to this handler.
     #[must_use]
     pub fn with(mut self, topic: impl Into<Cow<'static, str>>, handler: Arc<dyn ControlHandler>) -> Self {
         Arc::make_mut(&mut self.handlers).insert(topic.into(), handler);
         self
     }
 
-    /// Has `tool.hints` answered with these hints.
+    /// Replies to `tool.hints` with these hints.
     #[must_use]
     pub fn with_hints(mut self, hints: Arc<dyn HintSource>) -> Self {
         self.hints = Some(hints);
         self
     }
 
-    /// Obeys a request, answers it, and settles its delivery.
+    /// Obeys a request, sends its reply, and settles its delivery.
     pub(crate) async fn handle(self, delivery: Delivery) {
         let is_over = match self.read(&delivery) {
             Ok(request) => match self.obey(&delivery, &request).await {
@@ -225,7 +225,7 @@ impl ControlService {
         ControlReply { persistent: false, ..ControlReply::new(message_type::PONG, &pong) }
     }
 
-    /// Ends a session of the sender's; there is nothing to answer.
+    /// Ends a session of the sender's; there is no reply.
     fn end_session(
         &self,
         delivery: &Delivery,
@@ -276,8 +276,8 @@ impl ControlService {
         })
     }
 
-    /// Says why a request is not obeyed: to its sender, when that can be answered, and else to the log. Whether the request
-    /// is over.
+    /// Reports why a request is not obeyed: to its sender, if that can have a reply, and else to the log. Returns
+    /// whether the request is over.
     async fn refuse(&self, request: Option<ControlRequest>, delivery: &Delivery, refused: &ControlRefusal) -> bool {
         let topic = &delivery.routing_key;
         let caller = request.as_ref().map(|request| shown(&request.caller.name));
@@ -295,7 +295,7 @@ impl ControlService {
                 self.parts.dispatcher.replier().pause().await;
                 false
             }
-            // What reaches every replica is answered by none, so that its sender does not hear as many refusals.
+            // A request that reaches every replica has no reply, so that its sender does not get as many refusals.
             (Some(request), refused) if request.address.is_some() && is_of_one(delivery) => {
                 tracing::info!(%topic, caller, reason = %refused, "refused a request");
                 let handler = self.handlers.get(&**topic);
@@ -330,13 +330,13 @@ impl ControlService {
         self.parts.dispatcher.replier().dead_letter(letter).await.is_over()
     }
 
-    /// Whether what came is heard, and never answered.
+    /// Whether the topic carries messages that never have a reply.
     fn is_listening(&self, delivery: &Delivery) -> bool {
         self.handlers.get(&*delivery.routing_key).is_some_and(|handler| handler.is_listening())
     }
 
-    /// Sends an answer, for [`REPLY_TIME`] at most: the request was obeyed, and its sender can ask again. That to a call is
-    /// kept. Whether the request is over.
+    /// Sends a reply, for [`REPLY_TIME`] at most: the request was obeyed, and its sender can repeat it. A reply to a
+    /// call is kept. Returns whether the request is over.
     async fn send(&self, request: &ControlRequest, delivery: &Delivery, reply: Option<ControlReply>) -> bool {
         let (Some(address), Some(mut reply)) = (&request.address, reply) else { return true };
         let _turn = reply.turn.take();

@@ -78,7 +78,7 @@ impl TimeBudget {
     }
 }
 
-/// When an inner layer has to end, so that its error, which says more, is reported instead of the outer one.
+/// When an inner layer has to end, so that its more precise error is reported instead of the outer one.
 pub(crate) fn inner(deadline: Instant, now: Instant) -> Instant {
     let margin = (deadline.saturating_duration_since(now) / 20).min(MAX_MARGIN);
     deadline.checked_sub(margin).unwrap_or(deadline)

@@ -47,7 +47,7 @@ impl EcmaPattern {
     }
 }
 
-/// Whether a pattern looks around or refers back. Also says so of a few that only look as if they did.
+/// Whether a pattern looks around or refers back. Also true of a few that only look as if they did.
 pub(crate) fn backtracks(source: &str) -> bool {
     LOOKAROUND.iter().any(|construct| source.contains(construct)) || references_back(source) > 0
 }

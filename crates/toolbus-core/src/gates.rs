@@ -1,7 +1,7 @@
 //! Steps 4 to 7 of a call: may this caller use this tool, so, now? Each ends the call or lets it pass.
 //!
-//! A file holds what a gate needs: the rule as a configuration says it, the check, and its errors. [`Gates`] puts them in
-//! order and asks each for what one caller may do. The permit, step 8, is the dispatcher's to take.
+//! A file holds what a gate needs: the rule as a configuration has it, the check, and its errors. [`Gates`] puts them
+//! in order and applies each to one caller. The permit, step 8, is the dispatcher's to take.
 
 pub(crate) mod arguments;
 pub mod breaker;
@@ -44,7 +44,7 @@ pub struct Gates {
 }
 
 impl Gates {
-    /// Gates that keep what `policy` says.
+    /// Gates that apply `policy`.
     #[must_use]
     pub fn new(policy: PolicyHandle) -> Self {
         Self::with_clock(policy, Clock::SYSTEM)
@@ -77,7 +77,8 @@ impl Gates {
         effective
     }
 
-    /// Step 4. The tool that the caller means. A tool that the caller may not see gets the answer of one that is not there.
+    /// Step 4. The tool that the caller means. A tool that the caller may not see is refused like one that is not
+    /// there.
     ///
     /// # Errors
     ///

@@ -9,7 +9,7 @@ use crate::bus::Delivery;
 use crate::caller::Caller;
 use crate::policy::EffectiveTools;
 
-/// Longest time until a hint is ready, whatever its sender says: a prompt waits for it.
+/// Longest time until a hint is ready, whatever the sender's budget: a prompt waits for it.
 const HINT_TIME: Duration = Duration::from_secs(5);
 
 /// Finds services for a text.
@@ -19,7 +19,7 @@ pub trait HintSource: Send + Sync + 'static {
 }
 
 impl ControlService {
-    /// Lines about the sender's services that fit what it says.
+    /// Lines about the sender's services that fit its text.
     pub(super) async fn hint(
         &self,
         delivery: &Delivery,

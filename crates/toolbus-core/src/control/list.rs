@@ -21,12 +21,12 @@ use crate::reply::MAX_REPLY;
 const MAX_OPENAI_TOOLS: usize = 128;
 /// Most tools that a notice names.
 const MAX_NAMED: usize = 20;
-/// Longest time until a list is ready, whatever its sender says.
+/// Longest time until a list is ready, whatever the sender's budget.
 const LIST_TIME: Duration = Duration::from_secs(25);
 /// Lists that are kept. None is larger than a reply may be, so that this bounds their memory, too.
 const MAX_KEPT: NonZeroUsize = NonZeroUsize::new(2).unwrap();
 
-/// The lists that were asked for last, by version and format: agents ask alike, and again.
+/// The lists that were requested last, by version and format: agents send equal requests, again and again.
 pub(super) struct ListCache(Mutex<LruCache<ListKey, Arc<RenderedTools>>>);
 
 /// Version and format.
@@ -186,7 +186,7 @@ impl RenderedTools {
     }
 }
 
-/// Says that a provider refuses a request with so many tools.
+/// Returns the notice that a provider refuses a request with so many tools.
 fn number_notice(count: usize, format: Format) -> Option<String> {
     let is_limited = matches!(format, Format::OpenAi | Format::OpenAiResponses);
     (is_limited && count > MAX_OPENAI_TOOLS).then(|| {

@@ -69,7 +69,7 @@ pub(super) struct CallDelivery {
     pub(super) direct: Option<oneshot::Sender<Arc<Reply>>>,
     /// Whether the reply is one that was given before.
     pub(super) replayed: bool,
-    /// Whether another call ran in its place.
+    /// Whether another call ran instead.
     pub(super) attached: bool,
 }
 
@@ -87,7 +87,7 @@ pub(super) struct Execution {
     pub(super) cancelled: Option<CancellationToken>,
     /// Takes the progress of a call within a call.
     pub(super) progress: Option<ProgressSink>,
-    /// Length above which the result is split, in characters; `None` if it never is, but for what its tool says.
+    /// Length above which the result is split, in characters; `None` if it never is, unless by a rule of its tool.
     pub(super) split_above: Option<usize>,
     /// Whether a tool or a daemon calls, which gets the result as it is, whatever its length.
     pub(super) gets_whole: bool,
@@ -109,7 +109,7 @@ impl Call {
             parts.replies.log.unusable_budget(&request);
         }
         let settle = std::mem::replace(&mut delivery.settle, Box::new(Settled));
-        // A daemon that passes the call on splits what it answers.
+        // A daemon that passes the call on splits the result itself.
         let gets_whole = request.caller.hops > 0;
         let results = parts.settings.results.as_ref().filter(|_| request.dialect == Dialect::Tool && !gets_whole);
         let model = || request.envelope.header(header::MODEL);
@@ -244,7 +244,7 @@ impl Call {
         }
     }
 
-    /// Where the reply goes, and what the log says of the call.
+    /// Address of the reply, and the fields of the call in the log.
     pub(super) fn reply_path(&self) -> ReplyPath<'_> {
         ReplyPath {
             address: &self.request.address,
@@ -384,7 +384,7 @@ fn cancelled_before_start() -> ToolFailure {
     ToolFailure::new(Cause::CancelledBeforeStart, "The call was cancelled before the tool began.")
 }
 
-/// In the place of what settles a delivery, once its call has that.
+/// Stands in a delivery for its settlement, once its call has that.
 struct Settled;
 
 impl Settle for Settled {

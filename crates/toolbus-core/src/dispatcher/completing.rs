@@ -66,7 +66,7 @@ impl Completer {
         None
     }
 
-    /// Answers a request as it, or one like it, was answered before: with the trace that the reply had.
+    /// Sends the reply that the request, or one like it, had before: with the trace that the reply had.
     async fn repeat(&self, mut call: Box<Call>, reply: &Arc<Reply>) {
         self.telemetry.ledger(LedgerEvent::Replayed);
         call.delivery.replayed = true;
@@ -132,7 +132,7 @@ impl Completer {
         let built = self.clock.now();
         let is_direct = call.delivery.direct.is_some();
         let delivered = match call.delivery.direct.take() {
-            // A client that has gone asks again by its key.
+            // A client that has gone repeats the call by its key.
             Some(client) => {
                 let _ = client.send(Arc::clone(reply));
                 Ok(())
@@ -211,7 +211,7 @@ impl Completer {
         self.audit.record(AuditRecord::new(event, &subject, end, outcome).with_arguments(hash));
     }
 
-    /// Dead-letters a request whose answer would not arrive.
+    /// Dead-letters a request whose reply would not arrive.
     pub(super) async fn refuse_address(&self, mut call: Box<Call>, delivery: Delivery, refused: &AddressRefused) {
         let attached = self.leave(&mut call).await;
         let settle = call.delivery.slot.take().unwrap_or(delivery.settle);
@@ -222,14 +222,15 @@ impl Completer {
         requeue_all(attached).await;
     }
 
-    /// Settles a call that another call answers.
+    /// Settles a call whose reply is another call's to send.
     async fn ignore(&self, mut call: Box<Call>) {
         let attached = self.leave(&mut call).await;
         call.settle_without_reply(true).await;
         join_all(attached.into_iter().map(|call| call.settle_without_reply(true))).await;
     }
 
-    /// Gives a call back to its queue, where it is already if its connection has ended; answers one that came from none.
+    /// Gives a call back to its queue, where it is already if its connection has ended; replies to one that came from
+    /// none.
     async fn requeue(&self, mut call: Box<Call>) {
         if call.is_lost() {
             tracing::debug!(call_id = %shown(&call.request.call_id), "dropped a call that the broker delivers again");

@@ -155,7 +155,7 @@ impl ArgumentChecker {
             argument_names::restore(&mut fields, || declared(parameters));
         }
         for (argument, value) in forced.into_iter().flat_map(|forced| &forced.0) {
-            // Refused and not replaced: the tool would do something else than its caller asked for.
+            // Refused and not replaced: the tool would do something else than its caller requested.
             if fields.insert(argument.clone(), value.clone()).is_some() {
                 let text = format!("The argument `{argument}` is set by the operator. Leave it out.");
                 return Err(ToolFailure::invalid(text).into());

@@ -127,7 +127,7 @@ pub(crate) enum BreakerChange {
     },
 }
 
-/// The right to run past a breaker. A trial that says nothing of its end is followed by another one at once.
+/// The right to run past a breaker. A trial without an outcome is followed by another one at once.
 pub(crate) struct Passage<'a> {
     breakers: &'a Breakers,
     /// Present for a trial.
@@ -223,7 +223,7 @@ impl Breakers {
         match backend {
             BackendState::Works => {
                 let breaker = *state.failing.get(name)?;
-                // A call that began before the trip says nothing of the time since.
+                // A call that began before the trip proves nothing of the time since.
                 if breaker.open.is_some() && !is_trial {
                     return None;
                 }

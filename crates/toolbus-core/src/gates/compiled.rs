@@ -49,7 +49,7 @@ pub(super) struct Compiled {
 ///
 /// # Errors
 ///
-/// If the schema does not compile; the error names the place in it.
+/// If the schema does not compile; the error names the position in it.
 pub fn check_schema(schema: &Value) -> Result<(), SchemaError> {
     Compiled::new(schema).map(drop)
 }

@@ -24,7 +24,7 @@ pub struct ExplainedStep {
 /// A step that can refuse a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StepName {
-    /// Who is asking.
+    /// The caller.
     Caller,
     /// The name, in the caller's set of tools.
     Resolve,

@@ -262,13 +262,13 @@ impl<'a> json::Node<'a, Metered> for MeteredValue<'a> {
     }
 }
 
-/// The members of an object.
+/// The fields of an object.
 pub(super) struct MeteredObject<'a> {
     members: &'a Map<String, Value>,
     meter: Option<&'a Meter>,
 }
 
-/// Goes through the members of an object, until there are errors enough.
+/// Iterates over the fields of an object, until there are errors enough.
 pub(super) struct EachMember<'a> {
     members: map::Iter<'a>,
     meter: Option<&'a Meter>,

@@ -43,7 +43,7 @@ impl Pace {
         }
     }
 
-    /// When each of so many places comes free, where a call takes this long.
+    /// Times at which each of so many slots comes free, where a call takes this long.
     pub(crate) fn frees(&self, slots: usize, each: Duration, now: Instant) -> impl Iterator<Item = Instant> {
         let idle = slots.saturating_sub(self.running.len());
         let busy = self.running.iter().map(move |began| (*began + each).max(now));

@@ -1,8 +1,8 @@
 //! Permits: limits of the calls that run and wait at a time, and the order in which they run.
 //!
 //! A permit holds a slot under each of three limits: the tool's, the agent's, and the daemon's. Beside them each caller
-//! may take only a multiple of the slots that are free, so that some stay free for others however many callers ask for
-//! all they can get: the threshold that switches use for the queues of a shared memory.
+//! may take only a multiple of the slots that are free, so that some stay free for others however many callers take all
+//! they can get: the threshold that switches use for the queues of a shared memory.
 //!
 //! Where calls wait, the next is of the caller of whom the fewest run, and of those callers of the one whose turn in the
 //! queue is the oldest. Of that caller's calls it is the one whose wait ends first, whichever came first. A call that
@@ -29,10 +29,10 @@ const MAX_WAITING_BYTES: usize = 64 * 1024 * 1024;
 /// When a refused caller may try again.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 
-/// An agent may run this many calls for each place that is free, and so may a caller without a section of the places that
-/// such callers share: three quarters of all while it is alone, and with N of them one place in 3 N + 1 stays free.
+/// An agent may run this many calls for each slot that is free, and so may a caller without a section of the slots that
+/// such callers share: three quarters of all while it is alone, and with N of them one slot in 3 N + 1 stays free.
 const PER_FREE: usize = 3;
-/// The same for calls of an agent that wait: half of all places while it is alone.
+/// The same for calls of an agent that wait: half of all slots while it is alone.
 const WAITING_PER_FREE: usize = 1;
 
 /// The right to run: held while a call runs, given back when dropped.
@@ -57,7 +57,7 @@ pub(crate) struct AgentGate {
 
 /// Failure of a call when too many of its caller's calls wait.
 const FULL: &str = "Too many calls of this agent are waiting.";
-/// When no place came free.
+/// Refusal when no slot came free.
 const LATE: &str = "No place to run this call came free in time.";
 /// When none will come free.
 const HOPELESS: &str = "The calls of this agent that wait already take longer than this call may wait. It was not run.";
@@ -71,7 +71,7 @@ struct Used {
     bytes: AtomicUsize,
 }
 
-/// A tool's name and its limit, so that a tool registered again with another limit gets what it says.
+/// A tool's name and its limit, so that a tool registered again with another limit gets that limit.
 type ToolLimit = (Arc<str>, usize);
 
 /// Request for a permit.
@@ -167,7 +167,7 @@ impl Permits {
         .ok_or_else(|| overloaded(LATE))
     }
 
-    /// Takes a place among those who wait, for a call that waits for something else than a permit.
+    /// Takes a slot among the waiting calls, for a call that waits for something else than a permit.
     ///
     /// # Errors
     ///
@@ -194,7 +194,7 @@ impl Permits {
     }
 }
 
-/// The place of a call that waits for something else than a permit, given back when dropped.
+/// The slot of a call that waits for something else than a permit, given back when dropped.
 pub(crate) struct WaitingElsewhere {
     state: Arc<Mutex<State>>,
     request: PermitRequest,
@@ -208,13 +208,13 @@ impl Drop for WaitingElsewhere {
     }
 }
 
-/// A call that waits, or was given a place that it has not taken yet.
+/// A call that waits, or was given a slot that it has not taken yet.
 struct Waiting<'a> {
     permits: &'a Permits,
-    /// Absent once the place was taken.
+    /// Absent once the slot was taken.
     request: Option<PermitRequest>,
     number: u64,
-    /// Closed without a place when the call made room for another.
+    /// Closed without a slot when the call made room for another.
     slot: oneshot::Receiver<Instant>,
 }
 
@@ -231,7 +231,7 @@ impl Drop for Waiting<'_> {
 }
 
 impl Permit {
-    /// Gives the tool's place back, and keeps those of the agent and of the daemon.
+    /// Gives the tool's slot back, and keeps those of the agent and of the daemon.
     pub(crate) fn release_tool(&mut self) {
         if let Some(tool) = self.request.tool.take() {
             lock(&self.state).end_at_tool(Some(&tool));
@@ -278,7 +278,7 @@ impl State {
         now
     }
 
-    /// Ends the run of a call, and gives its place to the next ones.
+    /// Ends the run of a call, and gives its slot to the next ones.
     fn end(&mut self, request: &PermitRequest, began: Instant) {
         request.agent.pace.lock().end(began);
         self.count(request, |used| subtract(&used.running, 1));
@@ -325,7 +325,7 @@ impl State {
         Some(next)
     }
 
-    /// Whether a call would get no place before its wait ends if its agent had all its places, and every call of the
+    /// Whether a call would get no slot before its wait ends if its agent had all its slots, and every call of the
     /// agent took as long as the shortest lately. Those that wait for a tool with a limit of its own need not go first,
     /// and of one for such a tool this is not known.
     fn is_hopeless(&self, request: &PermitRequest, until: Instant) -> bool {
@@ -355,7 +355,8 @@ impl State {
         free.peek().is_some_and(|slot| slot.0 > until)
     }
 
-    /// Takes a place among those who wait: first among those of the agent, who learns nothing of how busy others are.
+    /// Takes a slot among the waiting calls: first among those of the agent, which learns nothing of how busy others
+    /// are.
     fn admit(&mut self, request: &PermitRequest, bytes: usize) -> Result<(), ToolFailure> {
         let agent = Arc::clone(&request.agent);
         let of_agent = &agent.used;
@@ -459,7 +460,7 @@ impl State {
         if request.agent.is_shared { self.callers.get(&request.caller) } else { Some(&request.agent.used) }
     }
 
-    /// Removes a call from the queue; false when it is there no more, because it was given a place.
+    /// Removes a call from the queue; false when it is there no more, because it was given a slot.
     fn leave(&mut self, number: u64) -> bool {
         let position = self.queue.binary_search_by_key(&number, |waiter| waiter.number);
         let left = position.ok().and_then(|position| self.queue.remove(position));
@@ -474,7 +475,7 @@ impl State {
         });
     }
 
-    /// Counts a call at the daemon, at its agent, and at its caller where several share the agent's places.
+    /// Counts a call at the daemon, at its agent, and at its caller where several share the agent's slots.
     fn count(&mut self, request: &PermitRequest, change: impl Fn(&Used)) {
         change(&self.daemon);
         change(&request.agent.used);

@@ -15,7 +15,7 @@ type Key = (u64, u64);
 /// Token buckets of (agent, binding, tool).
 ///
 /// A bucket is one time: when it will be full, if no token is taken until then. That is exact, needs no timer, and a
-/// bucket that is full says no more than one that is not there (the generic cell rate algorithm, GCRA).
+/// full bucket equals an absent one (the generic cell rate algorithm, GCRA).
 pub(crate) struct RateLimits {
     epoch: Instant,
     max_buckets: usize,

@@ -31,7 +31,7 @@ pub struct Outbound {
     pub channel: Arc<str>,
     /// The tools.
     pub tools: Vec<Pattern>,
-    /// Every place in their arguments that can hold a recipient.
+    /// Paths in their arguments that can hold a recipient.
     pub recipients: Vec<RecipientPath>,
     /// Comparison of a recipient with a list.
     pub compare: Compare,
@@ -66,7 +66,7 @@ enum Reason {
     NotListed(RecipientPath),
     /// Not exactly one recipient.
     Unreadable(RecipientPath, Compare),
-    /// No recipient, in all of these places.
+    /// No recipient at any of these paths.
     NoRecipient(Vec<RecipientPath>),
     /// An argument, or a field beside a recipient, that neither the tool's schema nor the policy declares.
     Undeclared(String),
@@ -159,8 +159,8 @@ impl AllowedRecipients {
 }
 
 /// Whether a call may address whom its arguments name on this channel. Arguments that neither the tool's schema nor the
-/// policy declares are refused: no schema says that they hold no recipient. `is_forced` tells of arguments that the policy
-/// sets.
+/// policy declares are refused: no schema guarantees that they hold no recipient. `is_forced`: the arguments that the
+/// policy sets.
 ///
 /// # Errors
 ///

@@ -71,7 +71,7 @@ pub(crate) struct LocalKeys([RandomState; 2]);
 pub(crate) enum IdentityKind {
     /// By a key that its caller gave for this purpose. It stands for one tool and one set of arguments.
     Given,
-    /// By its `message_id`, and by what it asks for: publishers that count from one after each start reuse ids.
+    /// By its `message_id`, and by its content: publishers that count from one after each start reuse ids.
     MessageId,
     /// By its other ids, its reply address and its body, because it has neither. Another request may have the same.
     Content,
@@ -130,7 +130,8 @@ impl CallIdentity {
 }
 
 impl LocalKeys {
-    /// Identifies a request without a key; `None` if it has no id at all, because then nothing tells it from another like it.
+    /// Identifies a request without a key; `None` if it has no id at all, because then nothing distinguishes it from
+    /// another like it.
     fn identify(&self, request: &Request, delivery: &Delivery) -> Option<LocalIdentity> {
         let Request { envelope, caller, .. } = request;
         let scope = (&caller.owner, &caller.binding, &caller.profile);

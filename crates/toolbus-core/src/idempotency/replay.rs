@@ -2,8 +2,8 @@
 //!
 //! A broker redelivers whatever was not acknowledged when a connection broke, also when its reply had already left; and
 //! a publisher that lost its confirm publishes again. Either attaches to the run that is under way. Replies are given
-//! again to redelivered requests only: the ledger knows of calls that must not run twice. Where an acknowledgement cannot
-//! be lost, answers are not kept.
+//! again to redelivered requests only: the ledger knows of calls that must not run twice. Where an acknowledgement
+//! cannot be lost, replies are not kept.
 
 use parking_lot::{Mutex, MutexGuard};
 use std::collections::HashMap;
@@ -29,12 +29,12 @@ struct Entries<A> {
     /// The calls under way. Apart from the replies, so that no number of replies makes a running call unknown. A call that
     /// was dropped leaves a slot that is gone.
     running: HashMap<LocalKey, Run<A>>,
-    /// The calls that were answered; without the reply when it was too much to keep.
+    /// The answered calls; without the reply when it was too much to keep.
     replies: LruCache<ReplyKey, Option<Arc<Reply>>>,
     bytes: usize,
 }
 
-/// A key stands for one thing that is asked for; who asks for another with it is refused, and that is a reply, too.
+/// A key stands for one request; another request with it is refused, and the refusal is a reply, too.
 type ReplyKey = (LocalKey, Fingerprint);
 
 struct Run<A> {
@@ -42,7 +42,7 @@ struct Run<A> {
     fingerprint: Fingerprint,
 }
 
-/// Holds what a running call settles and answers in the end: its delivery, and the duplicates that have attached.
+/// Holds what a running call settles in the end: its delivery, and the duplicates that have attached.
 pub(crate) struct Slot<A> {
     /// Digest of where the reply goes and how it is addressed.
     reply_to: u64,
@@ -50,8 +50,8 @@ pub(crate) struct Slot<A> {
 }
 
 struct Held<A> {
-    /// One delivery is enough for all that want the same reply at the same place: the latest, because the broker takes a
-    /// message back before it delivers it again.
+    /// One delivery is enough for all that want the same reply at the same address: the latest, because the broker
+    /// takes a message back before it delivers it again.
     settle: Option<Box<dyn Settle>>,
     /// Whether a later delivery that was put in is a redelivery.
     has_come_again: bool,
@@ -99,7 +99,7 @@ impl<A> Slot<A> {
         }
     }
 
-    /// Whether another delivery wants the same reply at the same place.
+    /// Whether another delivery wants the same reply at the same address.
     pub(crate) fn has_same_reply_to(&self, other: &Self) -> bool {
         self.reply_to == other.reply_to
     }
@@ -152,7 +152,7 @@ pub(crate) enum Seen<A> {
     Never,
     /// The request is running.
     Running(Arc<Slot<A>>),
-    /// The key is that of a running request which asks for something else.
+    /// The key is that of a running request with other content.
     Conflict,
     /// The request has this reply. It is under way from now on, so that one delivery at a time repeats the reply.
     Answered(Arc<Reply>),
@@ -161,7 +161,7 @@ pub(crate) enum Seen<A> {
 }
 
 impl<A> Replay<A> {
-    /// Keeps at most `max_entries` answers, of `max_bytes` together.
+    /// Keeps at most `max_entries` replies, of `max_bytes` together.
     pub(crate) fn new(max_entries: NonZeroUsize, max_bytes: usize) -> Self {
         let entries = Entries { running: HashMap::new(), replies: LruCache::new(max_entries), bytes: 0 };
         Self { entries: Mutex::new(entries), max_bytes }
@@ -188,7 +188,7 @@ impl<A> Replay<A> {
         }
     }
 
-    /// Notes how a call was answered. It is no longer under way.
+    /// Notes the reply to a call, which is no longer under way.
     pub(crate) fn answered(&self, identity: LocalIdentity, slot: &Arc<Slot<A>>, reply: Arc<Reply>) {
         let mut entries = self.lock();
         entries.end(identity.key, slot);

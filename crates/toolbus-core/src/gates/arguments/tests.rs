@@ -90,7 +90,7 @@ fn an_undeclared_argument_beside_one_that_is_set_is_refused_however_it_is_writte
     for name in ["day", "owner", "to"] {
         assert!(check(&declares_day, name).is_ok(), "{name}");
     }
-    // The tool tells them apart.
+    // The tool distinguishes them.
     assert!(check(&tool(json!({"properties": {"owner": {}, "Owner": {}}})), "Owner").is_ok());
     let without_schema = Tool::new(ToolDescriptor::new("t", "test", "local"), ToolOutput::default());
     assert!(check(&without_schema, "day").is_err());

@@ -38,7 +38,7 @@ fn at_once(permits: &Permits, tool: &ToolDescriptor, agent: &Arc<AgentGate>, cal
     permits.acquire(Some(tool), agent, caller.into(), 10, later()).now_or_never()?.ok()
 }
 
-/// Makes `count` calls, each in a task of its own and of this length, and returns once each has a place or was refused.
+/// Makes `count` calls, each in a task of its own and of this length, and returns once each has a slot or was refused.
 async fn flood(permits: &Arc<Permits>, agent: &Arc<AgentGate>, caller: &str, count: usize, runs: Duration) {
     let placed = Arc::new(AtomicUsize::new(0));
     for _ in 0..count {
@@ -400,7 +400,7 @@ async fn a_call_can_release_the_slot_of_its_tool_and_keep_its_own() {
     assert!(permits.acquire(None, &agent, me(), 10, later()).await.is_ok());
 }
 
-/// Calls of one tool that wait, each in a task that notes its name once it has a place, and gives that back at once.
+/// Calls of one tool that wait, each in a task that notes its name once it has a slot, and gives that back at once.
 async fn queue_up(permits: &Arc<Permits>, calls: &[(&str, &Arc<AgentGate>, u64)]) -> Arc<Mutex<Vec<String>>> {
     let order: Arc<Mutex<Vec<String>>> = Arc::default();
     for (name, agent, seconds) in calls {
@@ -538,7 +538,7 @@ fn without_estimate(calls: &[(u64, u64)], slots: usize, each: u64) -> Vec<bool> 
     let mut ran = vec![false; calls.len()];
     loop {
         free.sort_unstable();
-        // The place that comes free first goes to the call whose wait ends first, of those that wait then, or else to
+        // The slot that comes free first goes to the call whose wait ends first, of those that wait then, or else to
         // the next one that comes.
         let left = || calls.iter().enumerate().filter(|(call, _)| !ran[*call]);
         let can_wait = |(_, (arrival, wait)): &(usize, &(u64, u64))| arrival + wait > free[0];

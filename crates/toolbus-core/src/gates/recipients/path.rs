@@ -79,7 +79,7 @@ impl RecipientPath {
     ///
     /// # Errors
     ///
-    /// If `text` is not a JSON Pointer to a member of the arguments.
+    /// If `text` is not a JSON Pointer to a field of the arguments.
     pub fn parse(text: &str) -> Result<Self, RecipientPathError> {
         if text.len() > MAX_LENGTH {
             return Err(RecipientPathError::TooLong);

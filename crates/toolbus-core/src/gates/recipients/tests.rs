@@ -1,4 +1,4 @@
-//! Who is a recipient, who is listed, and what a refusal says.
+//! Recipients of a call, comparison with the list, and texts of refusals.
 
 use proptest::prelude::*;
 use serde_json::json;

@@ -1,4 +1,4 @@
-//! Which calls get a place, and whose turn an urgent one takes.
+//! Calls that get a slot, and the turns that urgent ones take.
 
 use super::*;
 
