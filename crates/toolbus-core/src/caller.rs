@@ -177,8 +177,8 @@ impl Caller {
         self.agent.as_ref().filter(|_| self.has_section).map(AgentName::shared)
     }
 
-    /// Whose part of what is limited by caller it uses. Callers without a section may choose their own names, so that they
-    /// share one.
+    /// Whose part of what is limited by caller it uses. Callers without a section may choose their own names, so that
+    /// they share one.
     #[must_use]
     pub fn share(&self) -> Arc<str> {
         if self.has_section { Arc::clone(&self.owner) } else { WITHOUT_SECTION.into() }

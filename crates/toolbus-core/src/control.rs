@@ -140,8 +140,8 @@ impl ControlService {
         }
     }
 
-    /// Leaves requests on `tool.list`, `tool.hints` and `tool.ping` to the daemon that takes the calls of agents. A queue
-    /// may be bound to these topics from before.
+    /// Leaves requests on `tool.list`, `tool.hints` and `tool.ping` to the daemon that takes the calls of agents. A
+    /// queue may be bound to these topics from before.
     #[must_use]
     pub const fn without_agents(mut self) -> Self {
         self.leaves_agents = true;
@@ -314,7 +314,8 @@ impl ControlService {
         }
     }
 
-    /// Dead-letters a request; whether it is over. One that reached every replica has no queue for dead letters, and is dropped.
+    /// Dead-letters a request; whether it is over. One that reached every replica has no queue for dead letters, and is
+    /// dropped.
     async fn dead_letter(&self, delivery: &Delivery, reason: DeadReason) -> bool {
         if !is_of_one(delivery) {
             return true;

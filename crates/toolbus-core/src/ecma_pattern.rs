@@ -9,7 +9,8 @@ use regex::RegexBuilder;
 
 /// Most times that one comparison goes back. An e-mail address needs some tens.
 pub(crate) const MAX_BACKTRACKS: usize = 5_000;
-/// Longest text that is compared with a pattern that backtracks, in bytes. Between two steps back, all of it may be read.
+/// Longest text that is compared with a pattern that backtracks, in bytes. Between two steps back, all of it may be
+/// read.
 pub(crate) const MAX_BACKTRACKED: usize = 4096;
 /// Largest compiled form of a pattern that models are shown, in bytes.
 const MAX_SHOWN: usize = 256 * 1024;
@@ -24,8 +25,8 @@ pub(crate) enum EcmaPattern {
 }
 
 impl EcmaPattern {
-    /// Compiles a pattern, with each of its parts at most `size` bytes large, and `states` for its comparisons; `None` if
-    /// it is no pattern or too large.
+    /// Compiles a pattern, with each of its parts at most `size` bytes large, and `states` for its comparisons; `None`
+    /// if it is no pattern or too large.
     pub(crate) fn new(source: &str, size: usize, states: usize) -> Option<Self> {
         if !backtracks(source) {
             let translated = to_rust_regex(source).ok()?;

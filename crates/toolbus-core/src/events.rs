@@ -1,6 +1,6 @@
-//! Events that telemetry records: runs of scripts, pages and searches of the web, tasks of other agents, and MCP traffic,
-//! named after OpenTelemetry's conventions for MCP: requests to servers whose tools the daemon offers, and requests of
-//! clients that it serves.
+//! Events that telemetry records: runs of scripts, pages and searches of the web, tasks of other agents, and MCP
+//! traffic, named after OpenTelemetry's conventions for MCP: requests to servers whose tools the daemon offers, and
+//! requests of clients that it serves.
 
 use std::time::Duration;
 

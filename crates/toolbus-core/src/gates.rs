@@ -82,8 +82,8 @@ impl Gates {
     ///
     /// # Errors
     ///
-    /// [`Cause::UnknownTool`], with the nearest names that the caller may see; [`Cause::UnknownServer`], with the servers
-    /// that it may use; [`Cause::InvalidArguments`] when the tool needs a session and the caller has none.
+    /// [`Cause::UnknownTool`], with the nearest names that the caller may see; [`Cause::UnknownServer`], with the
+    /// servers that it may use; [`Cause::InvalidArguments`] when the tool needs a session and the caller has none.
     pub fn resolve<'a>(
         &self,
         effective: &'a EffectiveTools,
@@ -111,13 +111,13 @@ impl Gates {
         Ok(())
     }
 
-    /// Step 5. The arguments, with those that are set for the caller, valid against the tool's schema. Large ones wait for
-    /// their turn among those of `sharer` and others.
+    /// Step 5. The arguments, with those that are set for the caller, valid against the tool's schema. Large ones wait
+    /// for their turn among those of `sharer` and others.
     ///
     /// # Errors
     ///
-    /// [`Cause::InvalidArguments`], naming what is wrong and never the values; [`Cause::Overloaded`] when too many wait;
-    /// [`Cause::Expired`] at `deadline`.
+    /// [`Cause::InvalidArguments`], naming what is wrong and never the values; [`Cause::Overloaded`] when too many
+    /// wait; [`Cause::Expired`] at `deadline`.
     pub async fn arguments(
         &self,
         effective: &EffectiveTools,

@@ -79,7 +79,8 @@ pub fn definition(descriptor: &ToolDescriptor) -> ListedTool {
     }
 }
 
-/// Digest of definitions that are sorted by name: 32 hexadecimal digits, equal wherever and whenever the definitions are.
+/// Digest of definitions that are sorted by name: 32 hexadecimal digits, equal wherever and whenever the definitions
+/// are.
 #[must_use]
 pub fn version<'a>(sorted: impl IntoIterator<Item = &'a ListedTool>) -> String {
     let mut hash = Sha256::new();

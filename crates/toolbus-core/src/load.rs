@@ -71,8 +71,8 @@ impl Load {
         state.waits.first_key_value().map_or(Duration::ZERO, |(_, since)| now.saturating_duration_since(*since))
     }
 
-    /// Calls that ended in the last one to two minutes by agent, refused ones included; those of callers without a section
-    /// under `default`.
+    /// Calls that ended in the last one to two minutes by agent, refused ones included; those of callers without a
+    /// section under `default`.
     #[must_use]
     pub fn recent_by_agent(&self, now: Instant) -> HashMap<Arc<str>, u64> {
         let mut state = self.0.lock();

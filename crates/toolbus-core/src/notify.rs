@@ -50,7 +50,7 @@ pub trait NotificationSource: Send + Sync + 'static {
     fn notifies_at_start(&self) -> bool;
 
     /// The bodies of the messages for an agent that had `before` and has `now`: none when nothing has changed. Without
-    /// `before` the agent knows nothing, or has asked for everything.
+    /// `before` the agent knows nothing, or has requested everything.
     fn messages(&self, agent: &AgentName, before: Option<&EffectiveTools>, now: &EffectiveTools) -> Vec<Vec<u8>>;
 
     /// Reads what agents with these rules were sent by an earlier process. Awaited before [`Self::messages`] without
@@ -185,9 +185,9 @@ impl<N: NotificationSource> ChangeNotifier<N> {
         self.notify(all.collect()).await
     }
 
-    /// Sends everything to the agents that asked.
+    /// Sends everything to the agents of these requests.
     async fn notify_requested(&mut self, batch: &mut Vec<NotifyRequest>) -> Option<Instant> {
-        // An agent that asked twice is notified once.
+        // An agent with two requests is notified once.
         let mut requests: BTreeMap<AgentName, Vec<oneshot::Sender<()>>> = BTreeMap::new();
         for NotifyRequest { agent, catalogue, tried } in batch.drain(..) {
             if let Some(catalogue) = catalogue {
@@ -266,7 +266,7 @@ impl<N: NotificationSource> ChangeNotifier<N> {
         envelope.destination = Some(agent.to_string());
         Outgoing {
             target: Target::Topic(topic.to_owned()),
-            // An agent that does not listen misses nothing: it asks when it wants to know.
+            // An agent that does not listen misses nothing: it can request everything.
             mandatory: false,
             proven: false,
             properties: envelope.into_properties().into(),

@@ -18,11 +18,12 @@ const MAX_OWNERS: usize = 100_000;
 
 /// Every registered tool, by name.
 ///
-/// Tools of the configuration have names that are theirs alone. What sources publish that come and go, such as MCP servers,
-/// may clash with them and with each other. Then the name belongs to, in this order: the tool of the configuration; the
-/// source with the higher rank; the source whose tool of that name is pinned, connected or not; once names are
-/// [kept](Self::keep_names), the source that had it first; the source that was seen with it first, in this process or an
-/// earlier one; the source that comes first by its name. The others are *shadowed*: there, and not reached by name.
+/// Tools of the configuration have names that are theirs alone. What sources publish that come and go, such as MCP
+/// servers, may clash with them and with each other. Then the name belongs to, in this order: the tool of the
+/// configuration; the source with the higher rank; the source whose tool of that name is pinned, connected or not; once
+/// names are [kept](Self::keep_names), the source that had it first; the source that was seen with it first, in this
+/// process or an earlier one; the source that comes first by its name. The others are *shadowed*: there, and not
+/// reached by name.
 ///
 /// Readers take a snapshot and hold no lock; a change builds the next snapshot and swaps it in.
 #[derive(Clone)]
@@ -69,8 +70,8 @@ struct SnapshotParts {
     fixed: HashMap<Arc<str>, Tool>,
     /// Tools that each source has published.
     published: BTreeMap<(Rank, Arc<str>), Vec<Tool>>,
-    /// The source of each name that is kept. One that publishes nothing at the moment, because it is started again, has its
-    /// names still.
+    /// The source of each name that is kept. One that publishes nothing at the moment, because it is started again, has
+    /// its names still.
     owners: HashMap<Arc<str>, (Rank, Arc<str>)>,
     /// Whether names are kept.
     is_keeping: bool,
@@ -156,7 +157,8 @@ impl Snapshot {
         })
     }
 
-    /// The source that has a name, whether it publishes a tool of it now or not; only of names that some source publishes.
+    /// The source that has a name, whether it publishes a tool of it now or not; only of names that some source
+    /// publishes.
     fn owner(&self, name: &Arc<str>) -> Option<&Arc<str>> {
         self.tools.get(name).map(|tool| &tool.descriptor.source).or_else(|| self.absent.get(name))
     }
@@ -275,7 +277,8 @@ impl SnapshotParts {
         (rank, !is_pinned, !is_owner, since.is_none(), since, source)
     }
 
-    /// The source that a kept name waits for: its owner, while that publishes nothing. A source of a higher rank waits for none.
+    /// The source that a kept name waits for: its owner, while that publishes nothing. A source of a higher rank waits
+    /// for none.
     fn away(&self, name: &Arc<str>, rank: Rank) -> Option<&Arc<str>> {
         let (owners_rank, owner) = self.owners.get(name)?;
         let is_there = || self.published.keys().any(|(_, source)| source == owner);
@@ -342,9 +345,9 @@ impl Registry {
         self.shared.definition_check.get().map(|check| &**check)
     }
 
-    /// Whether a call that was let in may be run by `executor`, whose tool had this source and name then: it has them still,
-    /// or what has them now is not in quarantine. For executors that wait for a source whose tools may have changed
-    /// meanwhile.
+    /// Whether a call that was let in may be run by `executor`, whose tool had this source and name then: it has them
+    /// still, or what has them now is not in quarantine. For executors that wait for a source whose tools may have
+    /// changed meanwhile.
     pub fn still_admits<E: Executor>(&self, source: &Arc<str>, name: &Arc<str>, executor: &E) -> bool {
         let Some(check) = self.definition_check() else { return true };
         let snapshot = self.snapshot();
@@ -408,7 +411,8 @@ impl Registry {
     }
 
     /// Has each name stay with the source that has it from now on, until that lists its tools without it, or is
-    /// [forgotten](Self::forget). Before that, as while servers start, what decides does not depend on which comes first.
+    /// [forgotten](Self::forget). Before that, as while servers start, what decides does not depend on which comes
+    /// first.
     pub fn keep_names(&self) {
         if let Some(check) = self.definition_check() {
             // The last tools of the start may not have been reviewed yet, and would be taken for younger.

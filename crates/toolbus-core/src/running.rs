@@ -81,8 +81,8 @@ impl RunningCalls {
         RunningCall { running: Arc::clone(self), id, number, token }
     }
 
-    /// Cancels the calls of this caller with this id; false when there is none here. Then the cancellation is remembered
-    /// for a while, if it says when it was sent.
+    /// Cancels the calls of this caller with this id; false when there is none here. Then the cancellation is
+    /// remembered for a while, if it has the time at which it was sent.
     pub(crate) fn cancel(&self, caller: &str, call_id: &str, sent: Option<u64>) -> bool {
         let id = (Arc::from(caller), Arc::from(call_id));
         let mut calls = self.calls.lock();
@@ -112,7 +112,7 @@ impl RunningCalls {
 }
 
 impl RunningCall {
-    /// Cancelled when the caller says so.
+    /// Cancelled when the caller cancels the call.
     pub(crate) fn token(&self) -> &CancellationToken {
         &self.token
     }

@@ -1,4 +1,4 @@
-//! Texts that are repeated in logs and answers: shortened, and escaped where outsiders wrote them.
+//! Texts that are repeated in logs and replies: shortened, and escaped where outsiders wrote them.
 
 use std::borrow::Cow;
 
@@ -14,7 +14,7 @@ pub fn shown(text: &str) -> String {
     excerpt(text, MAX_SHOWN)
 }
 
-/// The first `max` characters of what outsiders wrote, escaped, with `…` in the place of the others.
+/// The first `max` characters of what outsiders wrote, escaped, with `…` instead of the others.
 #[must_use]
 pub fn excerpt(text: &str, max: usize) -> String {
     let mut shown: String = text.chars().take(max).flat_map(char::escape_debug).collect();
@@ -24,7 +24,7 @@ pub fn excerpt(text: &str, max: usize) -> String {
     shown
 }
 
-/// The first `max` characters of a text, unchanged, with `…` in the place of the others.
+/// The first `max` characters of a text, unchanged, with `…` instead of the others.
 #[must_use]
 pub fn shortened(text: &str, max: usize) -> Cow<'_, str> {
     match text.char_indices().nth(max) {
@@ -73,7 +73,7 @@ pub fn grouped(number: usize) -> String {
     grouped
 }
 
-/// The first `max` names with commas between them, and `…` in the place of the others.
+/// The first `max` names with commas between them, and `…` instead of the others.
 #[must_use]
 pub fn list<T: AsRef<str>>(names: &[T], max: usize) -> String {
     let mut text = names.iter().take(max).map(AsRef::as_ref).collect::<Vec<_>>().join(", ");

@@ -1,5 +1,5 @@
-//! Turns for heavy work: whatever reads, renders, parses, validates, splits, redacts or compresses more than [`SMALL`] of
-//! data that came from outside. A few pieces run at a time, on threads beside those that everything else runs on.
+//! Turns for heavy work: whatever reads, renders, parses, validates, splits, redacts or compresses more than [`SMALL`]
+//! of data that came from outside. A few pieces run at a time, on threads beside those that everything else runs on.
 //!
 //! The next turn is that of the owner of whom the fewest pieces run, and of those of the one whose work has taken the
 //! least time. An owner that comes anew begins where the last one that was served stood, so that it waits for one piece
@@ -90,9 +90,9 @@ impl Turns {
         Self(Arc::new(TurnsState { slots, queues: Mutex::default() }))
     }
 
-    /// Waits for a turn during at most half of the time until `deadline`, does the work on a thread of its own, and returns
-    /// its outcome with the turn. `owner` identifies the agent for fairness; `bytes` is what the work holds while it waits.
-    /// Work that began runs to its end, with its turn.
+    /// Waits for a turn during at most half of the time until `deadline`, does the work on a thread of its own, and
+    /// returns its outcome with the turn. `owner` identifies the agent for fairness; `bytes` is what the work holds
+    /// while it waits. Work that began runs to its end, with its turn.
     ///
     /// # Errors
     ///
@@ -112,9 +112,9 @@ impl Turns {
             .ok_or_else(|| ToolFailure::new(Cause::Expired, "The deadline of the call passed while it was prepared."))
     }
 
-    /// The same for a call that has begun: its work is never refused because others wait, whose number and size their calls
-    /// bound, and the wait for a turn and the work end at `latest`. Work on at most [`SMALL`] bytes is done at once, on
-    /// the thread of the caller of this function.
+    /// The same for a call that has begun: its work is never refused because others wait, whose number and size their
+    /// calls bound, and the wait for a turn and the work end at `latest`. Work on at most [`SMALL`] bytes is done at
+    /// once, on the thread of the caller of this function.
     ///
     /// # Errors
     ///
@@ -262,7 +262,7 @@ impl Queues {
         number
     }
 
-    /// The work whose turn it is, if a place is free.
+    /// The work whose turn it is, if a slot is free.
     fn next(&mut self, slots: usize) -> Option<(Arc<str>, Waiter)> {
         if self.running >= slots || self.kept >= MAX_KEPT {
             return None;

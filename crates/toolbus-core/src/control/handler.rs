@@ -42,8 +42,8 @@ pub trait ControlHandler: Send + Sync + 'static {
     ///
     /// # Errors
     ///
-    /// If the request is refused: its sender gets a reply if possible; otherwise the request becomes a dead letter. After
-    /// [`ControlError::StoreAway`] it goes back to its queue instead.
+    /// If the request is refused: its sender gets a reply if possible; otherwise the request becomes a dead letter.
+    /// After [`ControlError::StoreAway`] it goes back to its queue instead.
     fn handle<'a>(&'a self, request: &'a ControlRequest) -> BoxFuture<'a, Result<Option<ControlReply>, ControlError>>;
 
     /// Reply to a request that is refused for this reason; absent: a `ToolError`.
@@ -88,8 +88,8 @@ impl ControlReply {
         }
     }
 
-    /// Ends the turn in which the message was made. A large message counts as kept until it is sent: only so much of them
-    /// is held in memory at a time.
+    /// Ends the turn in which the message was made. A large message counts as kept until it is sent: only so much of
+    /// them is held in memory at a time.
     #[must_use]
     pub fn in_turn(mut self, mut turn: Turn) -> Self {
         if self.size() > SMALL {

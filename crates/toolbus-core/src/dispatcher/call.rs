@@ -146,7 +146,8 @@ impl Call {
         let now = parts.settings.clock.now();
         let body_size = arguments.as_ref().map_or(0, String::len);
         let budget = deadline.map_or(TimeBudget::UNLIMITED, |deadline| TimeBudget::until(deadline, now));
-        // The reply of a call with a key is kept as a message, which has the structured part in a block: for MCP clients.
+        // The reply of a call with a key is kept as a message, which has the structured part in a block: for MCP
+        // clients.
         let is_kept = idempotency_key.as_ref().filter(|_| inner.origin == InnerOrigin::McpClient);
         let headers = is_kept.map(|_| (header::STRUCTURED_CONTENT.to_owned(), "1".to_owned())).into_iter().collect();
         let request = Request {
@@ -269,8 +270,8 @@ impl Call {
         self.span.publishing(reply.properties.message_id.as_deref().unwrap_or_default())
     }
 
-    /// Whether the request is no longer this daemon's, and its tool did not run here. It comes again, perhaps to another
-    /// daemon, so that whatever is published of it here may be wrong.
+    /// Whether the request is no longer this daemon's, and its tool did not run here. It comes again, perhaps to
+    /// another daemon, so that whatever is published of it here may be wrong.
     pub(super) fn is_lost(&self) -> bool {
         self.timing.ran.is_none() && self.delivery.slot.is_lost()
     }
@@ -284,8 +285,8 @@ impl Call {
         }
     }
 
-    /// Waits for something before the tool begins, unless the call is cancelled, given back or lost meanwhile. Biased: what
-    /// a stopped call gives up must not go to a call that is stopped as well.
+    /// Waits for something before the tool begins, unless the call is cancelled, given back or lost meanwhile. Biased:
+    /// what a stopped call gives up must not go to a call that is stopped as well.
     pub(super) async fn before_start<T>(
         &self,
         cancel: &CancellationToken,
@@ -301,7 +302,8 @@ impl Call {
         }
     }
 
-    /// Does heavy work for a call whose tool has ended. It has time beyond the deadline, because the tool may have acted.
+    /// Does heavy work for a call whose tool has ended. It has time beyond the deadline, because the tool may have
+    /// acted.
     pub(super) async fn finish_in_turn<T: Send + 'static>(
         &self,
         turns: &Turns,

@@ -125,7 +125,8 @@ impl Completer {
         .await;
     }
 
-    /// Steps 12 and 13 of one call; gives whether its request is done with, and the duplicates that have attached to it.
+    /// Steps 12 and 13 of one call; gives whether its request is done with, and the duplicates that have attached to
+    /// it.
     async fn send_one(&self, mut call: Box<Call>, reply: &Arc<Reply>) -> (bool, Vec<Attached>) {
         // First: an effect must not go unrecorded because its reply cannot be delivered.
         self.record_audit(&call, reply.end, reply.outcome);

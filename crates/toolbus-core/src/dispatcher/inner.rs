@@ -44,9 +44,9 @@ pub struct InnerCall {
     pub around: Option<u64>,
     /// Takes the tool's reports of progress.
     pub progress: Option<ProgressSink>,
-    /// From a tool: [`ToolCall::idempotency_key`](crate::tool::ToolCall::idempotency_key) of the call around it, if that makes
-    /// this one call alone; it goes on to the backend. Else: the key that identifies the call, which is then recorded, and
-    /// run once.
+    /// From a tool: [`ToolCall::idempotency_key`](crate::tool::ToolCall::idempotency_key) of the call around it, if
+    /// that makes this one call alone; it goes on to the backend. Else: the key that identifies the call, which is then
+    /// recorded, and run once.
     pub idempotency_key: Option<Arc<str>>,
 }
 

@@ -1,5 +1,5 @@
-//! Step 11: secrets are removed from a result; of one that is too long for a model the parts are kept, and its caller gets
-//! the table of them.
+//! Step 11: secrets are removed from a result; of one that is too long for a model the parts are kept, and its caller
+//! gets the table of them.
 
 use std::sync::Arc;
 
@@ -38,8 +38,8 @@ impl Call {
             .or(self.execution.split_above)
     }
 
-    /// Drops the structured part of a result whose caller does not get it by itself: it takes several times the memory of
-    /// its text, which a large result would hold until its turn.
+    /// Drops the structured part of a result whose caller does not get it by itself: it takes several times the memory
+    /// of its text, which a large result would hold until its turn.
     pub(super) fn drop_unwanted(&self, output: &mut ToolOutput) {
         if !self.gets(header::STRUCTURED_CONTENT)
             && let Some(value) = output.structured.take()

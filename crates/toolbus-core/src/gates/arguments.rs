@@ -88,8 +88,8 @@ impl Arguments {
         self.checker.check(tool, text, forced, limits).map_err(ArgumentRefusal::into_failure)
     }
 
-    /// Like [`Self::check`], but never holds up a task for more than some milliseconds: what may take longer waits for its
-    /// turn among `caller` and others, and runs on a thread of its own.
+    /// Like [`Self::check`], but never holds up a task for more than some milliseconds: what may take longer waits for
+    /// its turn among `caller` and others, and runs on a thread of its own.
     ///
     /// # Errors
     ///

@@ -64,7 +64,8 @@ pub(super) struct PatternBytes {
 }
 
 thread_local! {
-    /// The meter of the check that runs on this thread. The validator makes nodes of names out of nothing but their text.
+    /// The meter of the check that runs on this thread. The validator makes nodes of names out of nothing but their
+    /// text.
     static RUNNING: RefCell<Option<Rc<Meter>>> = const { RefCell::new(None) };
 }
 

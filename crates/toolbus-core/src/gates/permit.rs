@@ -4,9 +4,9 @@
 //! may take only a multiple of the slots that are free, so that some stay free for others however many callers take all
 //! they can get: the threshold that switches use for the queues of a shared memory.
 //!
-//! Where calls wait, the next is of the caller of whom the fewest run, and of those callers of the one whose turn in the
-//! queue is the oldest. Of that caller's calls it is the one whose wait ends first, whichever came first. A call that
-//! cannot get a permit before its wait ends is refused before it waits.
+//! Where calls wait, the next is of the caller of whom the fewest run, and of those callers of the one whose turn in
+//! the queue is the oldest. Of that caller's calls it is the one whose wait ends first, whichever came first. A call
+//! that cannot get a permit before its wait ends is refused before it waits.
 
 use parking_lot::{Mutex, MutexGuard};
 use std::cmp::Reverse;
@@ -132,8 +132,8 @@ impl Permits {
         Self { state: Arc::new(Mutex::new(state)), load }
     }
 
-    /// Waits for a permit, at most until `until`. `caller` is distinguished from others that share the same gate; `bytes` is what
-    /// the call holds while it waits.
+    /// Waits for a permit, at most until `until`. `caller` is distinguished from others that share the same gate;
+    /// `bytes` is what the call holds while it waits.
     ///
     /// # Errors
     ///
@@ -303,7 +303,8 @@ impl State {
         }
     }
 
-    /// Takes the next call that can run out of the queue: of the caller whose turn it is, the one whose wait ends first.
+    /// Takes the next call that can run out of the queue: of the caller whose turn it is, the one whose wait ends
+    /// first.
     fn next(&mut self) -> Option<Waiter> {
         let turn = |waiter: &Waiter| {
             let PermitRequest { agent, caller, .. } = &waiter.request;
@@ -315,7 +316,8 @@ impl State {
         let (urgent, _) = of_caller.min_by_key(|(_, waiter)| (waiter.until, waiter.turn))?;
         let used = first.turn;
         let mut next = self.queue.remove(urgent)?;
-        // The older call gets the turn that the urgent one did not need, so that the caller uses up one turn, the oldest.
+        // The older call gets the turn that the urgent one did not need, so that the caller uses up one turn, the
+        // oldest.
         let left_behind = if position < urgent { position } else { position.saturating_sub(1) };
         if position != urgent
             && let Some(waiter) = self.queue.get_mut(left_behind)
@@ -406,8 +408,8 @@ impl State {
         Ok(number)
     }
 
-    /// For the only waiting call of its caller: removes the last one of the caller of whom the most wait, of this agent or
-    /// of any. False when there is none of whom two wait.
+    /// For the only waiting call of its caller: removes the last one of the caller of whom the most wait, of this agent
+    /// or of any. False when there is none of whom two wait.
     fn free_slot(&mut self, request: &PermitRequest, of: Option<&Arc<AgentGate>>) -> bool {
         if self.waiting_of(request) > 0 {
             return false;
@@ -419,8 +421,9 @@ impl State {
         last.inspect(|waiter| self.left(&waiter.request, waiter.bytes)).is_some()
     }
 
-    /// For the only waiting call of its caller: removes the last ones of the caller whose calls beside its first hold the
-    /// most, of this agent or of any, until `lacking` bytes are free. False, with nothing removed, when they hold less.
+    /// For the only waiting call of its caller: removes the last ones of the caller whose calls beside its first hold
+    /// the most, of this agent or of any, until `lacking` bytes are free. False, with nothing removed, when they hold
+    /// less.
     fn make_room(&mut self, request: &PermitRequest, of: Option<&Arc<AgentGate>>, lacking: usize) -> bool {
         if self.waiting_of(request) > 0 {
             return false;

@@ -33,7 +33,8 @@ struct Bucket {
 impl Bucket {
     /// When a bucket is full that was seen at `now` and fills at `rate`.
     ///
-    /// A reload may have changed the rate. What was owed at the old one is owed still, but never more than a whole bucket.
+    /// A reload may have changed the rate. What was owed at the old one is owed still, but never more than a whole
+    /// bucket.
     fn full_at(bucket: Option<&Self>, rate: &Rate, now: Duration) -> Duration {
         match bucket {
             Some(bucket) if bucket.rate == *rate => bucket.full_at.max(now),

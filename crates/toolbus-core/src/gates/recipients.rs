@@ -79,8 +79,8 @@ impl Outbound {
         self.recipients.iter().any(|path| path.argument() == argument)
     }
 
-    /// Whether a tool addresses people here: under its published name, or under its own within a tool set. A prefix is no
-    /// way around.
+    /// Whether a tool addresses people here: under its published name, or under its own within a tool set. A prefix is
+    /// no way around.
     #[must_use]
     pub fn is_for(&self, published: &str, bare: &str) -> bool {
         self.tools.iter().any(|pattern| pattern.matches(published) || pattern.matches(bare))
@@ -108,8 +108,8 @@ impl AllowedRecipients {
         Ok(Self { compare, listed: listed.collect::<Result<_, _>>()? })
     }
 
-    /// Checks that the arguments name a recipient, and none that is not in the list. An object in which recipients stand,
-    /// such as an element of a list, names one itself, and has no field that the tool's schema does not declare.
+    /// Checks that the arguments name a recipient, and none that is not in the list. An object in which recipients
+    /// stand, such as an element of a list, names one itself, and has no field that the tool's schema does not declare.
     ///
     /// # Errors
     ///

@@ -33,9 +33,9 @@ pub struct RunToken(pub [u8; 16]);
 /// begin later, also by those of other processes. After an error, it may be there or not. Repeating an operation after
 /// an error is safe: [`Ledger::begin`] then finds its own entry, [`Ledger::finish`] its own reply.
 ///
-/// An entry is as good as absent after its time to live, which counts from [`Ledger::begin`]. The numbers of entries and
-/// bytes are limited: to begin one more, the oldest *answered* entries are removed. One that is started is never removed
-/// before its time.
+/// An entry is as good as absent after its time to live, which counts from [`Ledger::begin`]. The numbers of entries
+/// and bytes are limited: to begin one more, the oldest *answered* entries are removed. One that is started is never
+/// removed before its time.
 pub trait Ledger: fmt::Debug + Send + Sync + 'static {
     /// Looks up the entry of a request.
     ///
@@ -119,7 +119,8 @@ pub struct Begin {
     pub instance: Arc<str>,
     /// Time that the entry is kept.
     pub ttl: Duration,
-    /// Whether an entry that is there is replaced: it is that of another request, which cannot be distinguished from this one.
+    /// Whether an entry that is there is replaced: it is that of another request, which cannot be distinguished from
+    /// this one.
     pub replaces: bool,
 }
 

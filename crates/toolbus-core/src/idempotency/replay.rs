@@ -26,8 +26,8 @@ pub(crate) struct Replay<A> {
 }
 
 struct Entries<A> {
-    /// The calls under way. Apart from the replies, so that no number of replies makes a running call unknown. A call that
-    /// was dropped leaves a slot that is gone.
+    /// The calls under way. Apart from the replies, so that no number of replies makes a running call unknown. A call
+    /// that was dropped leaves a slot that is gone.
     running: HashMap<LocalKey, Run<A>>,
     /// The answered calls; without the reply when it was too much to keep.
     replies: LruCache<ReplyKey, Option<Arc<Reply>>>,

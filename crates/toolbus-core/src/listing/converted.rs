@@ -7,13 +7,13 @@ use serde_json::{Map, Value, json};
 use super::draft::{Anchors, BY_NAME, Draft, ONE, SEVERAL};
 use crate::ecma_pattern::is_portable;
 
-/// Most schemas that a converted one has; beyond, anything fits. A place that several references lead to counts once.
+/// Most schemas that a converted one has; beyond, anything fits. A schema that several references lead to counts once.
 const MAX_SCHEMAS: usize = 10_000;
 /// Types of JSON Schema.
 const TYPES: [&str; 7] = ["null", "boolean", "object", "array", "number", "integer", "string"];
 /// Keywords that refer to another schema. In one document, the others mean what the first one does.
 const REFERENCES: [&str; 3] = ["$ref", "$dynamicRef", "$recursiveRef"];
-/// Keywords that say something of a value without any effect on which values fit.
+/// Keywords that describe a value without any effect on which values fit.
 const ANNOTATIONS: [&str; 7] = ["title", "description", "default", "examples", "deprecated", "readOnly", "writeOnly"];
 
 /// The same schema in draft 2020-12: without names of its own, with all that its references name in `$defs`, and with
@@ -98,7 +98,7 @@ impl<'a> Converter<'a> {
                 None
             }
             ("id", Value::String(_)) => None,
-            // Names and languages of schemas, and what else no provider asks for.
+            // Names and languages of schemas, and other keywords that no provider reads.
             (keyword, _) if keyword.starts_with('$') && keyword != "$comment" => None,
             ("items", Value::Array(items)) => {
                 if !items.is_empty() {
@@ -126,7 +126,7 @@ impl<'a> Converter<'a> {
             ("allOf" | "anyOf" | "oneOf" | "prefixItems", Value::Array(schemas)) if !schemas.is_empty() => {
                 Some(schemas.iter().map(|schema| self.schema(schema)).collect())
             }
-            // Closed but for names that are not told would be closed to them, too.
+            // Closed but for names that are left out would be closed to these, too.
             ("additionalProperties", value) if is_schema(value) => {
                 let by_pattern = beside.get("patternProperties").and_then(Value::as_object);
                 let is_kept = by_pattern.is_none_or(|by_name| by_name.keys().all(|pattern| is_portable(pattern)));
@@ -256,7 +256,7 @@ fn add_by_name(to: &mut Map<String, Value>, keyword: &str, name: &str, value: Op
     }
 }
 
-/// Requires the properties that say themselves that they are required, as draft 3 had it and many still write.
+/// Requires the properties that have `required: true` themselves, as in draft 3.
 fn require_marked(schema: &mut Map<String, Value>, properties: &Map<String, Value>) {
     let marked = properties.iter().filter(|(_, property)| property.get("required") == Some(&Value::Bool(true)));
     for (name, _) in marked {

@@ -37,7 +37,7 @@ pub(super) enum Draft {
 }
 
 impl Draft {
-    /// The draft that a document says it is written in; without a word, the one that MCP says.
+    /// The draft that a document declares; without `$schema`, the default of MCP.
     pub(super) fn of(document: &Value) -> Self {
         let uri = document.get("$schema").and_then(Value::as_str).unwrap_or_default();
         let named = |names: &[&str]| names.iter().any(|name| uri.contains(name));

@@ -9,8 +9,8 @@ use super::schema::resolve;
 const MAX_REFERENCES: usize = 8;
 /// Most schemas within one that is written out; beyond, anything fits.
 const MAX_SCHEMAS: usize = 5_000;
-/// Most bytes of names and of values that are no schemas, such as `enum`, within one that is written out; beyond, anything
-/// fits.
+/// Most bytes of names and of values that are no schemas, such as `enum`, within one that is written out; beyond,
+/// anything fits.
 const MAX_BYTES: usize = 1024 * 1024;
 
 /// Keywords that Gemini documents for JSON Schemas: the list at `response_json_schema` of `GenerateContentConfig`, in
@@ -96,7 +96,7 @@ impl<'a> Inliner<'a> {
         if let Some(target) = target.filter(|_| references < MAX_REFERENCES)
             && let Value::Object(target) = self.schema(target, references + 1)
         {
-            // What stands beside a reference says more about the place.
+            // Keywords beside a reference are more specific.
             for (keyword, value) in target {
                 inlined.entry(keyword).or_insert(value);
             }
@@ -156,7 +156,7 @@ fn keep_gemini(schema: &mut Value) {
     }
 }
 
-/// Leaves out of `required` what `properties` does not have: the service answers `property is not defined`.
+/// Leaves out of `required` what `properties` does not have: the service responds with `property is not defined`.
 fn keep_defined(fields: &mut Map<String, Value>) {
     let Some(Value::Array(mut names)) = fields.remove("required") else { return };
     let defined = fields.get("properties").and_then(Value::as_object);

@@ -13,8 +13,8 @@ const MAX_OPENAI_DESCRIPTION: usize = 1024;
 
 /// Describes a tool in a format: the first as an agent registers tools, the others ready to be sent.
 ///
-/// What is sent to a model may say less than the tool's own schema, because providers refuse some of what JSON Schema
-/// allows, and then the whole request. Arguments are validated against all of the tool's schema anyway.
+/// The schema for a model may be wider than the tool's own, because providers refuse some of what JSON Schema allows,
+/// and then the whole request. Arguments are validated against all of the tool's schema anyway.
 #[must_use]
 pub fn render(tool: &ListedTool, format: Format) -> Value {
     match format {
@@ -85,7 +85,7 @@ fn anthropic(tool: &ListedTool) -> Value {
     Value::Object(entry)
 }
 
-/// Adds what two providers are told of calls, with the callers that this one knows.
+/// Adds the hints on calls that two providers read, with the callers that this one knows.
 fn call_hints(entry: &mut Map<String, Value>, hints: &ModelHints, is_known: impl Fn(&str) -> bool) {
     if hints.defer_loading {
         entry.insert("defer_loading".to_owned(), json!(true));

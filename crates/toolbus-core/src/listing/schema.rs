@@ -7,7 +7,8 @@ use super::without::BRANCHES;
 
 /// The schema of a tool that has none, as text.
 pub(super) const ANY_OBJECT: &str = r#"{"properties":{},"type":"object"}"#;
-/// Keywords that OpenAI or Anthropic refuse at the root, or that mean nothing there once their properties are taken out.
+/// Keywords that OpenAI or Anthropic refuse at the root, or that mean nothing there once their properties are taken
+/// out.
 const REFUSED: [&str; 7] = ["$ref", "allOf", "anyOf", "oneOf", "not", "enum", "const"];
 /// The whole schema, as one of an object.
 pub(super) fn full(schema: Option<&Value>) -> Value {
@@ -70,7 +71,7 @@ impl<'a> Lifted<'a> {
         }
     }
 
-    /// Adds to the root what it does not say itself.
+    /// Adds to the root the keywords that it does not have itself.
     fn write(mut self, root: &mut Map<String, Value>) {
         if let Some(Value::Object(properties)) = root.get_mut("properties") {
             for (name, schemas) in self.properties {

@@ -1,6 +1,6 @@
 use serde_json::{Map, Value};
 
-/// Keywords whose members describe the same object as the schema that they stand in.
+/// Keywords whose schemas describe the same object as the schema that they stand in.
 pub(super) const BRANCHES: [&str; 3] = ["allOf", "anyOf", "oneOf"];
 /// Keywords that map names of properties to something.
 const BY_NAME: [&str; 4] = ["properties", "dependentRequired", "dependentSchemas", "dependencies"];
@@ -46,7 +46,7 @@ fn remove(schema: &mut Value, hidden: &[&str]) {
     }
 }
 
-/// Removes names from the list that is a member; a list that holds nothing more goes too.
+/// Removes names from the list in a field, and the field if the list is empty then.
 fn remove_names(fields: &mut Map<String, Value>, field: &str, hidden: &[&str]) {
     if let Some(Value::Array(names)) = fields.get_mut(field) {
         names.retain(|name| name.as_str().is_none_or(|name| !hidden.contains(&name)));

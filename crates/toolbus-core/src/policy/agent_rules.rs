@@ -38,7 +38,7 @@ pub(crate) struct Rules {
 pub(crate) struct AgentRules {
     /// `None` for callers without a section.
     pub(crate) agent: Option<AgentName>,
-    /// Whether there is no tool for it, whatever its lists say.
+    /// Whether there is no tool for it, whatever its lists.
     pub(crate) is_denied: bool,
     pub(crate) tools: ToolList,
     pub(crate) denied: ToolList,
@@ -128,7 +128,7 @@ impl Lists {
 }
 
 impl Rules {
-    /// Arranges a policy. Agents that keep their limits keep their places, too.
+    /// Arranges a policy. Agents that keep their limits keep their slots, too.
     pub(crate) fn new(identity: Identity, policy: Policy, capacity: Capacity, previous: Option<&Self>) -> Self {
         let profiles = Profile::all();
         let mut lists = Lists::default();
@@ -237,7 +237,7 @@ impl AgentRules {
         number.checked_sub(1).and_then(|number| self.bindings.get(number)).unwrap_or(&self.whole)
     }
 
-    /// Number of cells.
+    /// Number of bindings, with the one for requests without a binding.
     pub(crate) fn binding_count(&self) -> usize {
         1 + self.bindings.len()
     }
@@ -261,15 +261,15 @@ impl BindingRules {
     }
 }
 
-/// The lists of an agent with those of a binding in their place, channel by channel: a binding that says nothing of a
-/// channel opens nothing there.
+/// The lists of an agent, replaced by those of a binding, channel by channel: a binding without a list for a channel
+/// opens nothing there.
 fn recipients(agent: &Recipients, binding: Option<&Recipients>) -> Recipients {
     let Some(binding) = binding else { return Arc::clone(agent) };
     let lists = agent.iter().chain(binding.iter());
     Arc::new(lists.map(|(channel, list)| (Arc::clone(channel), list.clone())).collect())
 }
 
-/// One place for each profile, and one for a request that names none.
+/// One count for each profile, and one for a request that names none.
 fn unlogged(profiles: usize) -> Vec<AtomicU64> {
     std::iter::repeat_with(AtomicU64::default).take(profiles + 1).collect()
 }

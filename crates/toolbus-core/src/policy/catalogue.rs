@@ -18,7 +18,7 @@ use crate::quarantine::{DefinitionCheck, Quarantine};
 use crate::registry::{Clash, Registry, Snapshot};
 use crate::tool::{Tool, ToolDescriptor, digest_of};
 
-/// Everything that can be asked about who may use what. Immutable: a change makes another.
+/// The tools and the rules, arranged for look-ups. Immutable: a change makes another.
 pub struct Catalogue {
     pub(super) rules: Arc<Rules>,
     pub(super) switches: Arc<Switches>,
@@ -45,7 +45,7 @@ pub struct Catalogue {
     /// Quarantined tools, by number and with the reasons.
     pub(super) withheld: Bits,
     pub(super) quarantine: Quarantine,
-    /// The sets that were asked for, by section, cell and profile.
+    /// The sets that were used, by section, binding and profile.
     built: Vec<Vec<Vec<OnceLock<Arc<SetData>>>>>,
 }
 
@@ -92,7 +92,8 @@ pub(super) struct CatalogueTool {
 }
 
 impl Catalogue {
-    /// Makes the catalogue that follows on `previous`: under the same rules, only tools that came or went cost anything.
+    /// Makes the catalogue that follows on `previous`: under the same rules, only tools that came or went cost
+    /// anything.
     pub(super) fn new(
         rules: Arc<Rules>,
         switches: Arc<Switches>,
@@ -262,7 +263,8 @@ impl Catalogue {
         [self.by_name.get(name), self.by_llm_name.get(name)].into_iter().flatten().copied()
     }
 
-    /// Number of the tool of this name that this MCP server has. The case of letters in the server's name does not matter.
+    /// Number of the tool of this name that this MCP server has. The case of letters in the server's name does not
+    /// matter.
     pub(super) fn number_at(&self, server: &str, tool: &str) -> Option<u32> {
         self.by_server.get(server.to_lowercase().as_str())?.get(tool).copied()
     }
@@ -437,7 +439,7 @@ impl Catalogue {
 }
 
 impl CatalogueTool {
-    /// Whether the registry still has it, as far as the policy can tell.
+    /// Whether the registry still has it, as far as the policy depends on it.
     fn is_same(&self, snapshot: &Snapshot) -> bool {
         let old = &self.tool.descriptor;
         let now = snapshot.find(&old.source, &old.name);

@@ -31,7 +31,8 @@ pub struct CountedTools {
 }
 
 /// Returns the callers that would have other tools of `registry` by the policy `next` than by `present`, the agents by
-/// name and then those without a section, with at most `most` names of their tools. Switches and quarantine do not count.
+/// name and then those without a section, with at most `most` names of their tools. Switches and quarantine do not
+/// count.
 #[must_use]
 pub fn access_changes(registry: &Registry, present: Policy, next: Policy, most: usize) -> Vec<AccessChange> {
     let snapshot = registry.snapshot();

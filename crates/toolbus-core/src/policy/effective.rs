@@ -57,8 +57,8 @@ pub enum EmptyReason {
     NoTools,
 }
 
-/// Tells the tools of callers apart: equal only if two callers may use the same tools, with the same definitions. It keeps
-/// none of them in memory.
+/// Identity of the tools of a caller: equal only if two callers may use the same tools, with the same definitions. It
+/// keeps none of them in memory.
 #[derive(Clone)]
 pub struct ToolSetId {
     set: Weak<SetData>,
@@ -115,15 +115,15 @@ impl EffectiveTools {
         self.catalogue.numbers_of(name).find_map(|number| self.allowed(set, number))
     }
 
-    /// The tool of this name that this MCP server has; only if the caller may use it. `tool` is the server's own name for
-    /// it, and the case of letters in the server's name does not matter.
+    /// The tool of this name that this MCP server has; only if the caller may use it. `tool` is the server's own name
+    /// for it, and the case of letters in the server's name does not matter.
     #[must_use]
     pub fn of_server(&self, server: &str, tool: &str) -> Option<AllowedTool<'_>> {
         self.allowed(self.set()?, self.catalogue.number_at(server, tool)?)
     }
 
-    /// The tool of this published name that some MCP server has, by itself or as part of a tool set; only if the caller may
-    /// use it. Where a tool of no server has the name, that of the server which comes first.
+    /// The tool of this published name that some MCP server has, by itself or as part of a tool set; only if the caller
+    /// may use it. Where a tool of no server has the name, that of the server which comes first.
     #[must_use]
     pub fn of_any_server(&self, tool: &str) -> Option<AllowedTool<'_>> {
         let named = self.get(tool).filter(|allowed| allowed.tool.descriptor.server.is_some());
@@ -137,7 +137,8 @@ impl EffectiveTools {
         named.or_else(|| others.find(is_hidden_by_none))
     }
 
-    /// Every tool of an MCP server that the caller may use, also those that other tools hide; sorted by server and name.
+    /// Every tool of an MCP server that the caller may use, also those that other tools hide; sorted by server and
+    /// name.
     #[must_use]
     pub fn of_servers(&self) -> Vec<AllowedTool<'_>> {
         let Some(set) = self.set() else { return Vec::new() };
@@ -216,8 +217,8 @@ impl EffectiveTools {
         number.and_then(|number| rules.profiles.get(number)).map_or("main", |profile| profile.name())
     }
 
-    /// The caller, with the profile of its section: what a daemon to which the call is passed on must know. Of a section's
-    /// profile and the request's, the section's counts there.
+    /// The caller, with the profile of its section: what a daemon to which the call is passed on must know. Of a
+    /// section's profile and the request's, the section's counts there.
     #[must_use]
     pub(crate) fn with_own_profile(&self, caller: &Arc<Caller>) -> Arc<Caller> {
         let own = self.rules().profile.and_then(|number| self.catalogue.rules.profiles.get(number));
@@ -273,19 +274,19 @@ impl EffectiveTools {
         rates.rule(number.checked_sub(FIRST_RATE)?)
     }
 
-    /// Rate at which the caller may list its tools, or ask for hints, if a rule names the topic. Patterns are of tools:
+    /// Rate at which the caller may list its tools, or request hints, if a rule names the topic. Patterns are of tools:
     /// a limit for all of them must not leave an agent without its list.
     pub(crate) fn topic_rate(&self, topic: &str) -> Option<&RateRule> {
         let rates = &self.binding_rules().rates;
         rates.rule(rates.rule_of(topic)?).filter(|rule| rule.pattern().is_exact())
     }
 
-    /// Key that tells this caller's requests on a topic from all others, and from calls.
+    /// Key of this caller's requests on a topic, distinct from all others and from calls.
     pub(crate) fn topic_rate_key(&self, topic: &str) -> (u64, u64) {
         (self.binding_rules().key, if topic == topic::TOOL_HINTS { HINTS } else { LISTING })
     }
 
-    /// Key that tells these tools from others; `None` if the caller is denied everything.
+    /// Identity of these tools; `None` if the caller is denied everything.
     #[must_use]
     pub fn id(&self) -> Option<ToolSetId> {
         match &self.grant {
@@ -305,14 +306,14 @@ impl EffectiveTools {
         self.rules().agent.is_none()
     }
 
-    /// Key that tells this caller's calls of this tool from all others, for as long as the agent and the tool keep
+    /// Key of this caller's calls of this tool, distinct from all others, for as long as the agent and the tool keep
     /// their names.
     pub(crate) fn rate_key(&self, allowed: AllowedTool<'_>) -> (u64, u64) {
         (self.binding_rules().key, allowed.entry.key)
     }
 
-    /// The channels on which this tool addresses people, and whom the caller may address there; channels on which it may
-    /// address every agent are left out.
+    /// The channels on which this tool addresses people, and whom the caller may address there; channels on which it
+    /// may address every agent are left out.
     pub(crate) fn recipients(&self, allowed: AllowedTool<'_>) -> impl Iterator<Item = (&Outbound, &AllowedRecipients)> {
         let binding = self.binding_rules();
         let outbound = &self.catalogue.rules.policy.outbound;
@@ -376,8 +377,8 @@ impl EffectiveTools {
         self.fingerprint() == other.fingerprint() && self.rules().arguments == other.rules().arguments
     }
 
-    /// A number for all tools that are listed, outside of any session: the sum of the definitions' own, so that equal sets have
-    /// equal ones, in whatever order.
+    /// A number for all tools that are listed, outside of any session: the sum of the definitions' own, so that equal
+    /// sets have equal ones, in whatever order.
     #[must_use]
     pub fn fingerprint(&self) -> u64 {
         let sum = |set: &SetData| {
@@ -402,8 +403,8 @@ impl EffectiveTools {
         hasher.finish()
     }
 
-    /// Whether the caller could use some tool of this source, as part of the tool set `set` or by itself, if it had one of
-    /// a fitting name. Where the rules depend on names, this says yes rather than no.
+    /// Whether the caller could use some tool of this source, as part of the tool set `set` or by itself, if it had one
+    /// of a fitting name. Where the rules depend on names, rather true than false.
     #[must_use]
     pub fn could_have(&self, source: &Arc<str>, set: Option<&Arc<str>>) -> bool {
         let (section, binding, catalogue) = (self.rules(), self.binding_rules(), &self.catalogue);

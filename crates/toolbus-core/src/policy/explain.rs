@@ -13,7 +13,7 @@ use crate::tool::ToolDescriptor;
 /// Explanation of a caller's access to one tool.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Explanation {
-    /// The tool's published name, or the name that was asked for.
+    /// The tool's published name, or the requested name.
     pub tool: Arc<str>,
     /// Whether the caller may use it.
     pub is_in: bool,
@@ -89,7 +89,8 @@ impl EffectiveTools {
         self.catalogue.shadowed_at(name).into_iter().cloned().collect()
     }
 
-    /// Why the caller may use each of the tools that there are, or may not, and each name whose owner is away; sorted by name.
+    /// Why the caller may use each of the tools that there are, or may not, and each name whose owner is away; sorted
+    /// by name.
     #[must_use]
     pub fn explain_all(&self) -> Vec<Explanation> {
         let mut all: Vec<_> = self.catalogue.tools().iter().map(|descriptor| self.explanation(descriptor)).collect();

@@ -1,4 +1,4 @@
-//! Which of the forms with one beginning stands in a place: secrets of one kind, such as JSON Web Tokens, share theirs.
+//! Search among the forms with one beginning: secrets of one kind, such as JSON Web Tokens, share theirs.
 
 use std::collections::BTreeMap;
 use std::ops::Range;

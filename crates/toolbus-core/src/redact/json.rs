@@ -4,7 +4,7 @@ use serde_json::{Map, Value};
 
 use super::matcher::Matcher;
 
-/// Removes secrets from every string of a value, the names of members included.
+/// Removes secrets from every string of a value, the names of fields included.
 pub(super) fn clean(matcher: &Matcher, value: &mut Value) {
     match value {
         Value::String(text) => drop(matcher.clean(text)),

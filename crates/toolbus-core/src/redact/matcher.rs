@@ -12,8 +12,8 @@ use super::{MIN_SECRET, REDACTED};
 
 /// Most beginnings for which the fast kind of automaton is built, which takes some kilobytes for each.
 const MAX_FAST: usize = 1_000;
-/// Forms that may overlap in one place before the search goes on behind them: forms that repeat themselves would make it
-/// slow.
+/// Forms that may overlap at one position before the search goes on behind them: forms that repeat themselves would
+/// make it slow.
 const MAX_OVERLAPS: usize = 64;
 /// JSON within strings of JSON that is looked into.
 const MAX_NESTED: usize = 3;
@@ -63,8 +63,8 @@ impl Matcher {
         self.beginning(text, text.len())
     }
 
-    /// The first `length` bytes of the text without secrets, of those that go on behind them, too; nothing when all of the
-    /// text has none.
+    /// The first `length` bytes of the text without secrets, of those that go on behind them, too; nothing when all of
+    /// the text has none.
     pub(super) fn beginning(&self, text: &[u8], length: usize) -> Option<Vec<u8>> {
         let ranges = self.ranges(text);
         if ranges.is_empty() {
@@ -80,7 +80,8 @@ impl Matcher {
         Some(clean)
     }
 
-    /// Where secrets stand, in the text as it is and as it was before it was encoded, in order and apart from each other.
+    /// Where secrets stand, in the text as it is and as it was before it was encoded, in order and apart from each
+    /// other.
     fn ranges(&self, text: &[u8]) -> Vec<Range<usize>> {
         self.ranges_within(text, &View::ALL, MAX_NESTED)
     }
@@ -124,8 +125,8 @@ impl Matcher {
         replaced.map(|bytes| *text = to_text(bytes)).is_some()
     }
 
-    /// Extends `range` by those that overlap it: the end of one secret may be the beginning of another. Returns the next
-    /// range.
+    /// Extends `range` by those that overlap it: the end of one secret may be the beginning of another. Returns the
+    /// next range.
     fn widen(&self, text: &[u8], range: &mut Range<usize>) -> Option<Range<usize>> {
         let mut from = range.start + 1;
         for _ in 0..MAX_OVERLAPS {

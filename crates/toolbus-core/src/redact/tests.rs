@@ -39,7 +39,7 @@ fn a_secret_is_removed_as_it_is_and_as_encodings_write_it() {
         r#"tok-Zq7+Yw/3 Ä\\\"x\\\\"#,
         r#"tok-Zq7+Yw/3 \u00C4\"x\\"#,
         r#"tok-Zq7\u002BYw/3 \u00C4\u0022x\\"#,
-        // `urllib.parse.quote`, `encodeURI`, and whoever encodes everything.
+        // `urllib.parse.quote`, `encodeURI`, and encoders that escape every character.
         "tok-Zq7%2BYw/3%20%C3%84%22x%5C",
         "tok-Zq7+Yw/3%20%C3%84%22x%5C",
         "%74%6F%6b%2D%5A%71%37%2B%59%77%2F%33%20%C3%84%22%78%5C",

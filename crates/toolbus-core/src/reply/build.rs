@@ -47,10 +47,10 @@ pub(crate) struct Reply {
     pub(crate) call_id: Arc<str>,
 }
 
-/// Who is answered, and about which call.
+/// The caller and the call that a reply is for.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ReplyContext<'a> {
-    /// Who answers.
+    /// Name of the daemon.
     pub(crate) source: &'a str,
     pub(crate) clock: Clock,
     pub(crate) envelope: &'a Envelope,
@@ -119,7 +119,7 @@ impl ReplyContext<'_> {
         (!blocks.is_empty()).then_some(blocks)
     }
 
-    /// Builds the reply that says why there is no result.
+    /// Builds the reply of a failure.
     pub(crate) fn error(&self, failure: &ToolFailure, verdict: Verdict, run: Run) -> Reply {
         let mut message = shortened(&failure.message, MAX_MESSAGE).into_owned();
         if verdict.outcome == Some(Outcome::Unknown) {
@@ -191,7 +191,7 @@ impl Reply {
         }
     }
 
-    /// The same reply for another request that asks for the same: with that request's ids.
+    /// The same reply for another request with the same content: with that request's ids.
     pub(crate) fn for_request(self: &Arc<Self>, request: &Request) -> Arc<Self> {
         let Request { envelope, caller, call_id, .. } = request;
         let correlation_id = bounded(&envelope.correlation_id);
@@ -218,7 +218,7 @@ impl Reply {
     ///
     /// # Errors
     ///
-    /// If it says why there is no result.
+    /// If it is the reply of a failure.
     pub(crate) fn read(&self) -> Result<ToolOutput, ToolFailure> {
         let text = "The result cannot be read.";
         let unreadable = |error: serde_json::Error| ToolFailure::new(Cause::Failed, text).with_detail(error);
@@ -293,7 +293,7 @@ fn script_result(call_id: &str, output: ToolOutput, ran: Duration) -> ScriptInvo
     }
 }
 
-/// Error in place of a script's result. Peers look at nothing but the text.
+/// Error instead of a script's result. Peers look at nothing but the text.
 fn script_error(
     call_id: &str,
     code: Code,

@@ -1,7 +1,7 @@
 //! Delivery of replies to the broker, with that of dead letters.
 //!
-//! Until an address has taken a reply, the broker is asked whether the daemon may publish there. Whether a queue is there
-//! is learnt from the reply, and asked only after one failed.
+//! Until an address has taken a reply, the daemon checks with the broker that it may publish there. A missing queue
+//! shows by the reply, and is checked for only after one failed.
 
 use std::num::NonZeroUsize;
 use std::sync::Arc;
@@ -42,7 +42,7 @@ pub(crate) enum NotDelivered {
     /// No queue took it on any route, or one rejected it again and again.
     #[error("{0}")]
     Undeliverable(String),
-    /// The broker could not be asked in time.
+    /// The broker could not be reached in time.
     #[error("the broker did not confirm it in time")]
     BrokerAway,
     /// The bus has been closed. Repeating is of no use.
@@ -82,7 +82,7 @@ pub(crate) struct Replies {
     proven: Mutex<LruCache<Target, Target>>,
     /// Addresses at which no queue took the last reply.
     failed: Mutex<LruCache<Target, ()>>,
-    /// Places for rejected replies that wait to be published again. A full queue is its owner's doing, and each reply
+    /// Slots for rejected replies that wait to be published again. A full queue is its owner's doing, and each reply
     /// that waits for it keeps its request unsettled: were all allowed to, one caller could stop the daemon for all
     /// others.
     slots: Semaphore,
@@ -114,7 +114,7 @@ impl DeadLettered {
 }
 
 impl Replies {
-    /// At most `places` answers that the broker rejects wait at a time; the others are undeliverable at once.
+    /// At most `slots` replies that the broker rejects wait at a time; the others are undeliverable at once.
     pub(crate) fn new(bus: Arc<dyn Bus>, rules: ReplyRules, slots: usize) -> Self {
         let slots = Semaphore::new(slots.min(Semaphore::MAX_PERMITS));
         let (proven, failed) = (LruCache::new(MAX_REMEMBERED), LruCache::new(MAX_REMEMBERED));
@@ -125,10 +125,10 @@ impl Replies {
         &self.rules
     }
 
-    /// Returns the reason for which no reply would arrive at an address, as far as the broker tells. One that took a
-    /// reply is not asked for.
+    /// Returns the reason for which no reply would arrive at an address, as far as the broker reports it. One that took
+    /// a reply is not checked.
     pub(crate) async fn refusal(&self, address: &Address) -> Option<AddressRefused> {
-        // RabbitMQ delivers to an address of its direct reply-to at once, also what is asked in a transaction.
+        // RabbitMQ delivers to an address of its direct reply-to at once, also what is only tried in a transaction.
         if !address.mandatory || self.proven.lock().contains(&address.first) {
             return None;
         }
@@ -140,7 +140,8 @@ impl Replies {
         Some(if address.is_doubtful && refusal == AddressRefused::NoQueue { AddressRefused::Nowhere } else { refusal })
     }
 
-    /// The broker is asked for a queue only if there is a reason: its answer costs an error for each that is another's own.
+    /// The queue is checked only if there is a reason: the check of an exclusive queue of another connection is an
+    /// error.
     async fn refusal_of(&self, target: &Target, is_suspect: bool) -> Option<AddressRefused> {
         match target {
             Target::Queue(name) if is_suspect && self.bus.has_queue(name).await == Some(false) => {
@@ -222,8 +223,8 @@ impl Replies {
         Err(PublishError::Refused(refusal))
     }
 
-    /// Publishes a dead letter under the name of the queue that it belongs to, until the broker confirms it, at most for
-    /// [`DEAD_LETTER_TIME`].
+    /// Publishes a dead letter under the name of the queue that it belongs to, until the broker confirms it, at most
+    /// for [`DEAD_LETTER_TIME`].
     pub(crate) async fn dead_letter(&self, letter: DeadLetter<'_>) -> DeadLettered {
         let DeadLetter { queue, topic, reason, reply_to, mut properties, body } = letter;
         properties.user_id = None;
@@ -232,7 +233,7 @@ impl Replies {
         properties.headers.push((header::DEAD_REPLY_TO.to_owned(), bounded(reply_to).to_owned()));
         properties.headers.push((header::DEAD_SINCE.to_owned(), Clock::SYSTEM.since_epoch().as_secs().to_string()));
         properties.headers.extend(topic.map(|topic| (header::DEAD_TOPIC.to_owned(), topic.to_owned())));
-        // Never proven: a broker that refuses dead letters must not close the channel that all answers share.
+        // Never proven: a broker that refuses dead letters must not close the channel that all replies share.
         let (target, properties) = (Target::DeadLetter(queue.to_owned()), Arc::new(properties));
         let message = Outgoing { target, mandatory: true, proven: false, properties, body };
         let again = |error: &PublishError| matches!(error, PublishError::Unavailable(_) | PublishError::Rejected(_));

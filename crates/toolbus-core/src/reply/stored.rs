@@ -1,7 +1,7 @@
 //! The form in which the ledger keeps a reply: a version, the length of a head, the head as JSON, the body as it is.
 //!
-//! Daemons of other versions read it. A later one may add fields to the head, which earlier ones ignore; any other change
-//! needs a new version, which earlier ones treat as a reply that was not kept.
+//! Daemons of other versions read it. A later one may add fields to the head, which earlier ones ignore; any other
+//! change needs a new version, which earlier ones treat as a reply that was not kept.
 
 use std::sync::Arc;
 

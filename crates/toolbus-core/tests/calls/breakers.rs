@@ -78,7 +78,7 @@ async fn a_refused_call_takes_no_slot_and_waits_for_none() {
     world.finish(occupying).await;
 }
 
-/// An agent that tried again when it was told to was refused for its rate, though nothing had run.
+/// An agent that tried again after the stated wait was refused for its rate, though nothing had run.
 #[tokio::test(start_paused = true)]
 async fn a_refused_call_takes_no_token_and_explain_reports_the_refusal() {
     let world = with(World::new(), "fail_five", "rest");

@@ -166,7 +166,7 @@ async fn a_call_cancelled_at_any_moment_has_one_final_reply_with_its_outcome() {
     assert!(codes.values().all(|count| *count > 100), "both ends: {codes:?}");
 }
 
-/// A request of `ana` to cancel her call, to be answered on `tool.result.ana`.
+/// A request of `ana` to cancel her call, with the reply on `tool.result.ana`.
 pub(crate) fn cancellation() -> Message {
     request(&json!({"toolCallId": "call_1"})).typed(Some("Toolbus.ToolCancelRequest"))
 }

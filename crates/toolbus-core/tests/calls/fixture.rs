@@ -1,4 +1,4 @@
-//! A dispatcher with a bus that records what it is given, and tools that do as they are told.
+//! A dispatcher with a bus that records what it is given, and scripted tools.
 
 use parking_lot::Mutex;
 use std::sync::Arc;
@@ -49,7 +49,7 @@ pub(crate) fn sent(bus: &RecordingBus) -> Vec<Sent> {
     bus.sent().into_iter().map(shown).collect()
 }
 
-/// Counts what the dispatcher tells, and panics where it is told to.
+/// Counts the events of the dispatcher, and panics on demand.
 #[derive(Default)]
 pub(crate) struct Recorder {
     published: AtomicUsize,
@@ -60,7 +60,7 @@ pub(crate) struct Recorder {
 }
 
 impl Recorder {
-    /// Publishes of answers that were begun.
+    /// Publishes of replies that were begun.
     pub(crate) fn published(&self) -> usize {
         self.published.load(Ordering::SeqCst)
     }
@@ -70,7 +70,7 @@ impl Recorder {
         self.dead_letters.load(Ordering::SeqCst)
     }
 
-    /// Calls in whose place another one ran.
+    /// Calls for which another one ran.
     pub(crate) fn attached(&self) -> usize {
         self.attached.load(Ordering::SeqCst)
     }
@@ -237,7 +237,7 @@ impl World {
         sent.pop().unwrap()
     }
 
-    /// Registers one more tool, without a declared effect, that says "paid".
+    /// Registers one more tool, without a declared effect, that returns "paid".
     pub(crate) fn register(&self, name: &str) {
         self.register_as(ToolDescriptor::new(name, "test", "local"));
     }
@@ -291,7 +291,7 @@ impl World {
         }
     }
 
-    /// Waits until the ledger has told of at least this many events.
+    /// Waits until at least this many events of the ledger were recorded.
     pub(crate) async fn until_recorded(&self, events: usize) {
         while self.recorder.ledger().len() < events {
             tokio::task::yield_now().await;
@@ -330,7 +330,7 @@ pub(crate) fn control(dispatcher: &Dispatcher, bus: &Arc<RecordingBus>) -> Contr
     ControlService::new(about, bus, settings().replies, dispatcher.clone(), SessionSets::default())
 }
 
-/// Delivers a message on a topic, and waits until it is answered. Returns how it was settled.
+/// Delivers a message on a topic, and waits until it is settled. Returns its settlement.
 pub(crate) async fn serve(
     dispatcher: &Dispatcher,
     control: &ControlService,
@@ -371,7 +371,7 @@ pub(crate) fn settings() -> DispatcherSettings {
     }
 }
 
-/// Gates that let everybody use everything, and take all room that there is.
+/// Gates by which every caller may use every tool and all the room.
 fn gates(registry: Registry, settings: &DispatcherSettings) -> Gates {
     let unlisted = AgentPolicy {
         max_in_flight: Some(settings.max_in_flight),

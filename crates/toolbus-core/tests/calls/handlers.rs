@@ -1,4 +1,4 @@
-//! Requests on topics that others answer.
+//! Requests on topics of handlers.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -16,7 +16,7 @@ use crate::fixture::{Message, Sent, Settled, Settlement, World, control, deliver
 
 const TOPIC: &str = "my.topic";
 
-/// Repeats what it is asked; what is no JSON it cannot read.
+/// Repeats the body of a request, which must be JSON.
 struct Parrot {
     message_type: Option<&'static str>,
 }

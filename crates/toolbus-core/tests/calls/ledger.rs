@@ -438,7 +438,7 @@ async fn without_a_ledger_that_works_only_what_may_run_again_runs() {
     }
 }
 
-/// A ledger that records the first beginning, and does not say so.
+/// A ledger that records the first beginning, and returns an error.
 fn unsure_of_beginning() -> Arc<FaultyLedger> {
     let ledger = faulty();
     ledger.fail_once(LedgerOperation::Begin, StoreFault::LostResponses);

@@ -9,7 +9,7 @@ use crate::fixture::{Message, Sent, World, call};
 
 const MARK: &str = "rb-rb-content-trust";
 
-/// Says how far it is, and ends.
+/// Reports its progress, and ends.
 struct Reporting;
 
 impl Executor for Reporting {

@@ -1,4 +1,4 @@
-//! Notifications of agents, and their lists when they ask.
+//! Notifications of agents, and their lists on request.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,7 +19,7 @@ use crate::fixture::{World, agent, call, control, request, serve};
 use tokio_util::task::TaskTracker;
 use toolbus_core::Clock;
 
-/// Tells by how many there are more tools than before, to everybody but `silent`.
+/// Notifies every agent but `silent` of the number of new tools.
 struct Count;
 
 impl NotificationSource for Count {
@@ -42,7 +42,7 @@ impl NotificationSource for Count {
     }
 }
 
-/// A world with an announcer, and how to ask it.
+/// A world with a notifier, and the notifier's handle.
 fn world() -> (World, NotifyHandle) {
     let world = World::new();
     let bus = Arc::clone(&world.bus) as Arc<dyn Bus>;
@@ -55,7 +55,7 @@ fn add_tool(world: &World, name: &str) {
     world.add(Tool::new(ToolDescriptor::new(name, "test", "local"), ToolOutput::text("done")));
 }
 
-/// A world that tells names of tools, in which ana has called lately.
+/// A world that notifies of names of tools, in which ana has called lately.
 async fn with_name_notifications() -> World {
     let world = World::new();
     let notifier = world.dispatcher.notifier(Arc::clone(&world.bus) as Arc<dyn Bus>);
@@ -178,7 +178,7 @@ async fn names_of_tools_are_published_when_they_change_and_not_before() {
 async fn changes_are_relative_to_the_last_list_of_the_agent() {
     let world = with_name_notifications().await;
     add_tool(&world, "one");
-    // Before anybody is told of it.
+    // Before any agent is notified of it.
     let listed = list(&world, None).await;
     assert!(listed["tools"].as_array().unwrap().iter().any(|tool| tool["name"] == "one"), "{listed}");
     a_minute().await;

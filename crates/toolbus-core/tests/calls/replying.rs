@@ -1,4 +1,4 @@
-//! Where answers go, and what happens when they cannot get there.
+//! Routes of replies, and failures to deliver them.
 
 use std::time::Duration;
 
@@ -234,7 +234,7 @@ async fn a_request_is_requeued_while_the_dead_letter_queue_takes_no_reply() {
     let tries = world.bus.attempts().into_iter().filter(|(target, _)| *target == dead_letters()).count();
     assert!(tries > 2, "tried again meanwhile");
     assert_eq!(world.recorder.dead_letters(), 0);
-    // What comes again has its answer, and that is kept once a queue takes it.
+    // The redelivered request has its reply, and that is kept once a queue takes it.
     world.bus.route(dead_letters(), Route::Routed);
     let settlement = world.deliver(pay().typed(PEER).redelivered()).await;
     assert_eq!((settlement.get(), world.runs()), (Some(Settled::Acknowledged), 1));
@@ -305,7 +305,7 @@ async fn an_unconfirmed_reply_delays_the_drain_only_briefly() {
     assert!(Clock::SYSTEM.since(begun) <= Duration::from_secs(6), "{:?}", Clock::SYSTEM.since(begun));
 }
 
-/// Calls of this many callers, each of whose queues for answers is full.
+/// Calls of this many callers, each of whose queues for replies is full.
 fn begin_rejected(world: &World, callers: usize) -> Vec<(tokio::task::JoinHandle<()>, Settlement)> {
     let begin = |number: usize| {
         let name = format!("tool.result.full-{number}");

@@ -1,4 +1,4 @@
-//! Calls that run, and what their answers are.
+//! Calls that run, and their replies.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -227,7 +227,7 @@ async fn a_panic_of_the_daemons_own_code_is_one_reply_too_and_frees_the_slot() {
     assert_eq!(world.runs(), 1);
 }
 
-/// A server that hangs, until it is told to go on.
+/// A server that hangs, until it is released.
 #[derive(Default)]
 struct Hanging(Notify);
 

@@ -1,4 +1,4 @@
-//! Requests for scripts that have no result: each has an answer of the one form that peers read, or is a dead letter.
+//! Requests for scripts that have no result: each has a reply of the one form that peers read, or is a dead letter.
 
 use std::sync::Arc;
 

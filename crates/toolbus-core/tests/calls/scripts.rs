@@ -1,4 +1,5 @@
-//! Requests for scripts, on `script.invoke`: calls of one tool, with all steps of a call, and an answer of their own form.
+//! Requests for scripts, on `script.invoke`: calls of one tool, with all steps of a call, and a reply of their own
+//! form.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -19,7 +20,7 @@ pub(crate) const TOOL: &str = "execute_python_script";
 const REQUEST: Option<&str> = Some("RockBot.Scripts.ScriptInvokeRequest");
 const RESPONSE: &str = "RockBot.Scripts.ScriptInvokeResponse";
 
-/// Does what the script's one word says.
+/// Does what the script's one word stands for.
 struct Python {
     runs: Arc<AtomicUsize>,
     go_on: Arc<Notify>,
@@ -102,7 +103,7 @@ pub(crate) fn script(text: &str) -> Message {
     }))
 }
 
-/// The body of an answer, which must be of the one type that peers read; with the time left out where it was measured.
+/// The body of a reply, which must be of the one type that peers read; with the time left out where it was measured.
 pub(crate) fn script_reply(sent: &crate::fixture::Sent) -> String {
     assert_eq!(sent.properties.message_type.as_deref(), Some(RESPONSE));
     let mut body = sent.body.clone();

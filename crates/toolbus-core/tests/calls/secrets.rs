@@ -1,4 +1,4 @@
-//! The daemon's own secrets in what callers are told.
+//! The daemon's own secrets in messages to callers.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use toolbus_core::Clock;
 
 const SECRET: &str = "s3cr3t-t0ken-0123";
 
-/// Tells the secret wherever it is asked to.
+/// Writes the secret to the requested part of its result.
 struct Leak;
 
 impl Executor for Leak {

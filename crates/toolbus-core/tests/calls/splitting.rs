@@ -149,7 +149,7 @@ async fn results_of_memory_itself_and_on_topics_without_are_whole() {
     assert!(shelf.kept.lock().is_empty());
 }
 
-/// Pages were cut again, with the line that says how to go on.
+/// Pages were cut again, with the line on how to go on.
 #[tokio::test]
 async fn results_of_memory_at_another_daemon_are_whole() {
     let (_, world) = reading();
@@ -174,7 +174,7 @@ async fn a_result_is_whole_for_a_caller_that_gets_its_structured_part() {
     assert!(unwanted.as_str().unwrap().starts_with("table "), "{unwanted}");
 }
 
-/// A result whose tool says how it is split.
+/// A result with its tool's rule for splitting.
 fn with_rule() -> ToolOutput {
     let rule = SplitRule {
         threshold: 12,
@@ -264,7 +264,7 @@ async fn an_mcp_client_gets_a_link_to_each_part_beside_the_table_with_a_key_or_w
     }
 }
 
-/// Says whether its result may be larger than executors take by themselves.
+/// Returns whether its result may be larger than executors take by themselves.
 struct HasRoom;
 
 impl Executor for HasRoom {

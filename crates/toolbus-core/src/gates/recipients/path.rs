@@ -11,7 +11,8 @@ const MAX_LENGTH: usize = 256;
 /// Deepest path, in steps.
 const MAX_STEPS: usize = 16;
 
-/// A JSON pointer (RFC 6901) into the arguments of a call, in which `*` stands for every element of a list: `/to`, `/cc/*`.
+/// A JSON pointer (RFC 6901) into the arguments of a call, in which `*` stands for every element of a list: `/to`,
+/// `/cc/*`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RecipientPath {
     text: Arc<str>,
@@ -101,8 +102,8 @@ impl RecipientPath {
 
     /// Hands over everything that stands at this path, until `visit` fails.
     ///
-    /// An argument that is absent, and a list without elements, hold nothing. A value that has another shape than the path
-    /// holds something that is no recipient: a tool may well understand what this path does not.
+    /// An argument that is absent, and a list without elements, hold nothing. A value that has another shape than the
+    /// path holds something that is no recipient: a tool may well understand what this path does not.
     pub(super) fn visit<'a, E>(
         &self,
         arguments: &'a Map<String, Value>,

@@ -4,8 +4,8 @@ use insta::assert_snapshot;
 
 use crate::policy::{Profile, ProfileRole};
 
-/// Tools of sources that a profile names, and of MCP servers. What profiles leave of each of the daemon's own tools is written
-/// down where it registers them.
+/// Tools of sources that a profile names, and of MCP servers. What profiles leave of each of the daemon's own tools is
+/// written down where it registers them.
 const NAMED: [(&str, &str); 8] = [
     ("spawn_subagent", "subagent"),
     ("list_subagents", "subagent"),

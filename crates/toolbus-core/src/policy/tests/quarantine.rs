@@ -8,7 +8,7 @@ use crate::policy::{Because, DefinitionCheck, Quarantine};
 use crate::registry::Rank;
 use crate::request::{Lookup, ToolRef};
 
-/// Holds back what is named, and remembers how often it was asked.
+/// Holds back the named tools, and counts the reviews.
 #[derive(Default)]
 struct Holds(Mutex<(Vec<&'static str>, usize)>);
 
