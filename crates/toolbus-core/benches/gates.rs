@@ -63,12 +63,12 @@ fn source(number: usize, revision: usize) -> Vec<Tool> {
 /// Half exact names, the rest globs that fix the beginning, the end, or something between.
 fn patterns(agent: usize) -> Vec<Pattern> {
     let text = |number: usize| {
-        let place = agent * 7 + number * 13;
+        let index = agent * 7 + number * 13;
         match number % 10 {
-            0..5 => name(place % TOOLS),
-            5..8 => format!("files_{}_{}*", place % SOURCES, ["r", "w", "l"][place % 3]),
-            8 => format!("*_{}", place % TOOLS),
-            _ => format!("files_?{}_se*_{}*", place % 10, place % 100),
+            0..5 => name(index % TOOLS),
+            5..8 => format!("files_{}_{}*", index % SOURCES, ["r", "w", "l"][index % 3]),
+            8 => format!("*_{}", index % TOOLS),
+            _ => format!("files_?{}_se*_{}*", index % 10, index % 100),
         }
     };
     (0..PATTERNS).map(|number| Pattern::parse(&text(number)).unwrap()).collect()

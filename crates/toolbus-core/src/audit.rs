@@ -141,7 +141,7 @@ pub struct AuditedCall<'a> {
     /// The tool that was found.
     pub tool: Option<&'a ToolDescriptor>,
     /// The requested name.
-    pub asked: &'a str,
+    pub requested: &'a str,
     /// The caller's id of the call.
     pub call_id: &'a str,
 }
@@ -150,7 +150,7 @@ impl AuditRecord {
     /// A record of now.
     #[must_use]
     pub fn new(event: AuditEvent, subject: &AuditedCall<'_>, end: CallEnd, outcome: Option<Outcome>) -> Self {
-        let AuditedCall { caller, tool, asked, call_id } = *subject;
+        let AuditedCall { caller, tool, requested, call_id } = *subject;
         let optional = |text: &Option<Arc<str>>| text.as_deref().map(shown);
         Self {
             time_unix_ms: now(),
@@ -163,7 +163,7 @@ impl AuditRecord {
             profile: optional(&caller.profile),
             session: optional(&caller.session),
             tool: tool.map(|tool| Arc::clone(&tool.name)),
-            asked: tool.is_none().then(|| shown(asked)),
+            asked: tool.is_none().then(|| shown(requested)),
             source: tool.map(|tool| Arc::clone(&tool.source)),
             call_id: Some(shown(call_id)),
             action: None,
@@ -353,7 +353,7 @@ mod tests {
             Caller { verified: true, session: Some("s1".into()), ..Caller::agent(AgentName::parse("ana").unwrap()) };
         let effect = crate::tool::Effect::Effectful;
         let tool = ToolDescriptor { effect, ..ToolDescriptor::new("notes.add", "rest", "rest") };
-        let subject = AuditedCall { caller: &caller, tool: Some(&tool), asked: "notes_add_1a2b", call_id: "call_7" };
+        let subject = AuditedCall { caller: &caller, tool: Some(&tool), requested: "notes_add_1a2b", call_id: "call_7" };
         let end = CallEnd { status: Status::Refused(Code::Timeout), cause: Some(Cause::DeadlineExceeded) };
         let hash = Keyed::new(b"key").hash(&Map::new());
         let record =
@@ -365,7 +365,7 @@ mod tests {
     #[test]
     fn a_refused_call_is_recorded_with_the_requested_name() {
         let caller = Caller::unknown();
-        let subject = AuditedCall { caller: &caller, tool: None, asked: "wether", call_id: "1" };
+        let subject = AuditedCall { caller: &caller, tool: None, requested: "wether", call_id: "1" };
         let record = AuditRecord::new(AuditEvent::Refused, &subject, REFUSED, None);
         insta::assert_snapshot!(written(&record), @r#"{"time_unix_ms":0,"event":"refused","claimed":"unknown","verified":false,"asked":"wether","call_id":"1","status":"tool_not_found","cause":"tool_not_found"}"#);
     }
@@ -395,7 +395,7 @@ mod tests {
             session: text,
             ..Caller::unknown()
         };
-        let subject = AuditedCall { caller: &caller, tool: None, asked: &hostile, call_id: &hostile };
+        let subject = AuditedCall { caller: &caller, tool: None, requested: &hostile, call_id: &hostile };
         let record = AuditRecord::new(AuditEvent::Refused, &subject, REFUSED, None);
         let texts =
             [record.claimed.as_ref(), record.binding.as_ref(), record.profile.as_ref(), record.session.as_ref()];

@@ -213,8 +213,8 @@ pub trait AgentEvents: Send + Sync + 'static {
     /// An announcement was heard; `outcome` is one of [`AgentOutcomes::ANNOUNCEMENTS`].
     fn announced(&self, outcome: &'static str);
 
-    /// A message about a task has arrived; `outcome` is one of [`AgentOutcomes::ANSWERS`].
-    fn answered(&self, outcome: &'static str);
+    /// A message about a task has arrived; `outcome` is one of [`AgentOutcomes::TASK_MESSAGES`].
+    fn task_message(&self, outcome: &'static str);
 
     /// A task has ended; `outcome` is one of [`AgentOutcomes::TASKS`].
     fn task_ended(&self, outcome: &'static str);
@@ -233,7 +233,7 @@ impl AgentOutcomes {
     /// Outcomes of messages about tasks: taken as the result, or as its state; ignored because there is no such task,
     /// because the agent was not given the task, because it names another task, because the task had a result or was
     /// given up, because it cannot be read, or because the store is away.
-    pub const ANSWERS: [&str; 9] = [
+    pub const TASK_MESSAGES: [&str; 9] = [
         "result",
         "state",
         "unknown_task",
@@ -284,7 +284,7 @@ impl WebEvents for Discard {
 impl AgentEvents for Discard {
     fn announced(&self, _: &'static str) {}
 
-    fn answered(&self, _: &'static str) {}
+    fn task_message(&self, _: &'static str) {}
 
     fn task_ended(&self, _: &'static str) {}
 }

@@ -447,7 +447,7 @@ impl AgentService {
     }
 
     fn count_answer(&self, outcome: &'static str) -> Result<(), ControlError> {
-        self.parts.events.answered(outcome);
+        self.parts.events.task_message(outcome);
         if outcome == STORE_AWAY { Err(ControlError::StoreAway) } else { Ok(()) }
     }
 

@@ -205,7 +205,7 @@ impl Completer {
         let subject = AuditedCall {
             caller: &request.caller,
             tool: call.execution.tool.as_deref(),
-            asked: &request.tool_name,
+            requested: &request.tool_name,
             call_id: &request.call_id,
         };
         let hash = call.execution.arguments.as_ref().and_then(|arguments| self.audit.hash(arguments));

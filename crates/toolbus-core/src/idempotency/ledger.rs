@@ -56,7 +56,7 @@ pub trait Ledger: fmt::Debug + Send + Sync + 'static {
     /// # Errors
     ///
     /// [`StoreError::Failed`].
-    fn finish(&self, key: RequestKey, run: RunToken, answer: Bytes) -> BoxFuture<'_, Result<Finished, StoreError>>;
+    fn finish(&self, key: RequestKey, run: RunToken, reply: Bytes) -> BoxFuture<'_, Result<Finished, StoreError>>;
 
     /// Forgets a run that had no effect, if the entry is that of this run and has no reply: one conditional write.
     ///

@@ -257,7 +257,7 @@ impl DefinitionCheck for Claims {
         let pinned = self.pinned.lock();
         pinned
             .iter()
-            .filter_map(|place| place.split_once('/'))
+            .filter_map(|entry| entry.split_once('/'))
             .map(|(source, name)| (name.into(), source.into()))
             .collect()
     }
@@ -345,7 +345,7 @@ fn a_pinned_name_waits_for_its_source_and_is_free_once_it_is_not_pinned() {
     assert_eq!(publish(&registry, "aaa", &["read", "list"]), [clash("read", "zzz", "aaa")]);
     assert_eq!(names(&registry), ["list"]);
     publish(&registry, "zzz", &["other"]);
-    assert_eq!(source_of(&registry, "read"), None, "its source lists it no more, and nobody has approved that");
+    assert_eq!(source_of(&registry, "read"), None, "its source lists it no more, and the change is not approved");
     claims.pinned.lock().clear();
     assert_eq!(registry.vetted().get("read").map(|tool| tool.descriptor.source.to_string()).as_deref(), Some("aaa"));
     let changes = *registry.changes().borrow();

@@ -153,9 +153,9 @@ async fn a_call_cancelled_at_any_moment_has_one_final_reply_with_its_outcome() {
         }
         let sent = world.sent();
         let ids: BTreeSet<_> = sent.iter().map(|sent| sent.properties.message_id.clone()).collect();
-        assert_eq!((sent.len(), ids.len()), (calls, calls), "round {round}: one answer each");
+        assert_eq!((sent.len(), ids.len()), (calls, calls), "round {round}: one reply each");
         let not_started = sent.iter().filter(|sent| sent.body["outcome"] == "not_started").count();
-        assert_eq!(world.runs(), calls - not_started, "round {round}: what was not run is told so");
+        assert_eq!(world.runs(), calls - not_started, "round {round}: what was not run is reported so");
         for sent in sent {
             let code = sent.body["code"].as_str().unwrap_or("ok").to_owned();
             *codes.entry(code).or_default() += 1;

@@ -29,7 +29,7 @@ async fn a_call_without_a_budget_has_that_of_the_daemon() {
     let waiting = world.begin_inner(call(&world, "wait_effectful", "s"));
     assert_eq!(cause(waiting.await.unwrap()), Cause::DeadlineExceeded);
     assert!(Clock::SYSTEM.since(begun) >= Duration::from_secs(50), "{:?}", Clock::SYSTEM.since(begun));
-    assert!(world.bus.attempts().is_empty(), "nobody on the bus waits for it");
+    assert!(world.bus.attempts().is_empty(), "no client on the bus waits for it");
 }
 
 #[tokio::test]

@@ -233,7 +233,7 @@ impl World {
         let settlement = self.deliver(message).await;
         assert_eq!(settlement.get(), Some(Settled::Acknowledged));
         let mut sent = self.sent();
-        assert_eq!(sent.len(), before + 1, "exactly one answer");
+        assert_eq!(sent.len(), before + 1, "exactly one reply");
         sent.pop().unwrap()
     }
 

@@ -32,8 +32,8 @@ impl ControlHandler for Parrot {
                 return Err(ControlError::NoAddress);
             }
             let body = toolbus_protocol::parse_object(&request.body)?;
-            let said = json!({"caller": *request.caller.name, "said": body});
-            Ok(Some(ControlReply::new("Toolbus.ParrotResponse", &said).of("mcp")))
+            let reply = json!({"caller": *request.caller.name, "body": body});
+            Ok(Some(ControlReply::new("Toolbus.ParrotResponse", &reply).of("mcp")))
         })
     }
 }
@@ -71,7 +71,7 @@ async fn the_reply_of_a_handler_has_the_envelope_of_every_reply() {
         sent(Parrot { message_type: Some("Toolbus.Parrot") }, raw("{\"a\":1}").typed(Some("Toolbus.Parrot"))).await;
     let [reply] = &*all else { panic!("{all:?}") };
     assert_eq!(reply.target, Target::Topic("tool.result.ana".to_owned()));
-    assert_eq!(reply.body, json!({"caller": "ana", "said": {"a": 1}}));
+    assert_eq!(reply.body, json!({"caller": "ana", "body": {"a": 1}}));
     let header = |name| reply.properties.header(name);
     assert_eq!((header("rb-rb-content-trust"), header("rb-rb-tool-provider")), (Some("tool-output"), Some("mcp")));
     assert_eq!((header("rb-source"), header("rb-destination")), (Some("toolbus"), Some("ana")));
@@ -99,7 +99,7 @@ async fn a_topic_with_one_type_refuses_others_and_without_one_the_handler_decide
     assert!(matches!(&*all, [reply] if reply.body["caller"] == "ana"), "{all:?}");
     for parrot in [Parrot { message_type: Some("Toolbus.Parrot") }, Parrot { message_type: None }] {
         let all = sent(parrot, raw("{}").typed(Some("RockBot.Other.Response"))).await;
-        assert!(all.is_empty(), "answers are answered by nobody: {all:?}");
+        assert!(all.is_empty(), "replies have no reply: {all:?}");
     }
 }
 

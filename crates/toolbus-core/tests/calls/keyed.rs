@@ -56,7 +56,7 @@ async fn a_repeated_call_gets_the_same_reply_here_and_from_another_daemon() {
         assert_eq!((world.runs(), world.recorder.ledger()), (1, vec![LedgerEvent::Replayed]));
         let other = daemon(&ledger);
         assert_eq!((pay(&other).await, other.runs()), (Ok(ToolOutput::text("paid")), 0));
-        assert!(world.bus.attempts().is_empty(), "its answer goes to its maker alone");
+        assert!(world.bus.attempts().is_empty(), "its reply goes to its maker alone");
     }
 }
 

@@ -129,7 +129,7 @@ async fn a_call_whose_daemon_was_killed_during_it_has_an_unknown_outcome_and_is_
     assert_eq!((code(&reply), other.runs()), (UNKNOWN, 0));
     assert_eq!(other.recorder.ledger(), [LedgerEvent::Unknown]);
     let third = daemon(&ledger).reply(wait().redelivered()).await;
-    assert_eq!((reply.body, reply.properties), (third.body, third.properties), "there is one answer from then on");
+    assert_eq!((reply.body, reply.properties), (third.body, third.properties), "there is one reply from then on");
 }
 
 #[tokio::test(start_paused = true)]
@@ -159,7 +159,7 @@ async fn a_call_that_another_daemon_still_runs_is_waited_for_as_long_as_its_tool
     let (running, _) = slow.begin_running(long()).await;
     let (waiting, _) = other.begin(long().redelivered());
     tokio::time::sleep(Duration::from_secs(90)).await;
-    assert_eq!(other.sent().len(), 0, "calls have 60 s where their tool says nothing");
+    assert_eq!(other.sent().len(), 0, "calls have 60 s where their tool has no limit");
     slow.finish(running).await;
     waiting.await.unwrap();
     let (first, second) = (slow.sent().pop().unwrap(), other.sent().pop().unwrap());
@@ -175,7 +175,7 @@ async fn beside_a_run_of_another_daemon_a_key_starts_no_second_one_though_its_to
     let given_up = other.reply(keyed().id("hasty").header("rb-timeout-ms", "20000")).await;
     assert_eq!((code(&given_up), other.runs()), (UNKNOWN, 0));
     slow.finish(running).await;
-    assert_eq!(code(&slow.sent().pop().unwrap()), UNKNOWN, "both say the same");
+    assert_eq!(code(&slow.sent().pop().unwrap()), UNKNOWN, "both send the same");
 }
 
 #[tokio::test(start_paused = true)]
@@ -270,7 +270,7 @@ async fn a_message_replied_to_as_not_started_is_not_run_on_redelivery() {
         let again = world.reply(call("fail_to_pay", json!({})).redelivered()).await;
         assert_eq!((&again.body, &again.properties), (&refused.body, &refused.properties));
     }
-    assert_eq!((first.runs(), other.runs()), (1, 0), "its caller was told that it may try again, under another id");
+    assert_eq!((first.runs(), other.runs()), (1, 0), "its caller may try again, under another id");
 }
 
 #[tokio::test(start_paused = true)]

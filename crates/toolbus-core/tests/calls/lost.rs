@@ -26,7 +26,7 @@ async fn a_waiting_call_is_dropped_with_its_connection_and_a_running_one_is_answ
     first.lose();
     second.lose();
     waiting.await.unwrap();
-    assert_eq!((world.load.waiting(), world.bus.attempts().len()), (0, 0), "nothing is said of it");
+    assert_eq!((world.load.waiting(), world.bus.attempts().len()), (0, 0), "nothing is published for it");
     world.finish(running).await;
     assert_eq!(world.sent().pop().unwrap().body["content"], "waited");
     assert_eq!((world.runs(), world.sent().len()), (1, 1));

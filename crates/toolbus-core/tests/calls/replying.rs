@@ -328,7 +328,7 @@ async fn a_rejected_reply_is_dead_lettered_after_half_a_minute_and_the_request_a
     assert_eq!(sent.properties.header("rb-dead-reply-to"), Some("tool.result.ana"));
     let waited = Clock::SYSTEM.since(begun);
     assert!((Duration::from_secs(20)..Duration::from_secs(40)).contains(&waited), "{waited:?}");
-    assert_eq!(world.bus.attempts().len(), 32 + 1, "and no other route is tried, which might repeat the answer");
+    assert_eq!(world.bus.attempts().len(), 32 + 1, "and no other route is tried, which might repeat the reply");
 }
 
 #[tokio::test(start_paused = true)]

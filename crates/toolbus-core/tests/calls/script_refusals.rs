@@ -156,7 +156,7 @@ async fn types_that_do_not_belong_on_the_topic_of_scripts_are_not_run() {
     assert_eq!(dead_reason(&world, script("both").on_tools()).await, "unknown_type");
     let settlement = world.deliver(tool("RockBot.Scripts.ScriptInvokeResponse")).await;
     assert_eq!((settlement.get(), world.runs()), (Some(Settled::Acknowledged), 0));
-    assert_eq!(world.sent().len(), 1, "an answer is answered by nobody");
+    assert_eq!(world.sent().len(), 1, "a reply has no reply");
 }
 
 #[tokio::test]

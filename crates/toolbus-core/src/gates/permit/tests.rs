@@ -205,10 +205,10 @@ async fn an_agent_at_its_limit_keeps_no_tool_from_others_and_a_tool_at_its_limit
     let held = [at_once(&tool(None), &ana).unwrap(), at_once(&tool(None), &ana).unwrap()];
     let waits = permits.acquire(Some(&limited), &ana, me(), 10, later());
     tokio::pin!(waits);
-    assert!(futures_util::poll!(&mut waits).is_pending(), "for ana's place");
+    assert!(futures_util::poll!(&mut waits).is_pending(), "for ana's slot");
     let others = at_once(&limited, &anyone()).unwrap();
     drop(held);
-    assert!(futures_util::poll!(&mut waits).is_pending(), "for the tool's place");
+    assert!(futures_util::poll!(&mut waits).is_pending(), "for the tool's slot");
     let another = [at_once(&tool(None), &ana).unwrap(), at_once(&tool(None), &ana).unwrap()];
     drop((others, another));
     assert!(waits.await.is_ok());
@@ -395,7 +395,7 @@ async fn a_call_can_release_the_slot_of_its_tool_and_keep_its_own() {
     assert!(waits.as_mut().now_or_never().is_none(), "the tool runs one call at a time");
     held.release_tool();
     let _next = waits.await.unwrap();
-    assert!(permits.acquire(None, &agent, me(), 10, later()).now_or_never().is_none(), "both places are taken");
+    assert!(permits.acquire(None, &agent, me(), 10, later()).now_or_never().is_none(), "both slots are taken");
     drop(held);
     assert!(permits.acquire(None, &agent, me(), 10, later()).await.is_ok());
 }

@@ -225,7 +225,7 @@ fn what_stands_beside_a_listed_recipient_is_looked_at_too() {
         ("a list in a list", json!({"to": friend, "cc": [[friend]]}), "unreadable"),
         ("an object in a list", json!({"to": friend, "cc": [{"number": friend}]}), "unreadable"),
         ("a number in a list", json!({"to": friend, "cc": [573_001_112_233_u64]}), "listed"),
-        ("an object with a member too many", json!({"to": friend, "who": {"number": [stranger]}}), "unreadable"),
+        ("an object with a field too many", json!({"to": friend, "who": {"number": [stranger]}}), "unreadable"),
     ];
     for (what, arguments, expected) in table {
         let found = verdict(Compare::Digits, &LISTED, &["/to", "/cc/*", "/who/number"], &arguments);
@@ -239,7 +239,7 @@ fn an_object_without_a_recipient_is_refused() {
     let table = [
         ("each element names one", json!({"to": [{"number": friend}, {"id": friend}]}), "listed"),
         ("an element of another kind", json!({"to": [{"number": friend}, {"phone": "x"}]}), "no recipient"),
-        ("an element without members", json!({"to": [{"number": friend}, {}]}), "no recipient"),
+        ("an element without fields", json!({"to": [{"number": friend}, {}]}), "no recipient"),
         ("no element", json!({"to": [], "who": {"number": friend}}), "listed"),
         ("an object of another kind", json!({"to": [{"number": friend}], "who": {"phone": "x"}}), "no recipient"),
         ("an object with its recipients", json!({"who": {"number": friend, "cc": [{"number": friend}]}}), "listed"),

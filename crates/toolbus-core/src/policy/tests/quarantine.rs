@@ -69,7 +69,7 @@ fn a_tool_that_is_held_back_is_in_no_set_by_no_route() {
     let after = access.effective(&ana);
     assert_eq!(routes(&after), [false; 7]);
     assert!(after.get("write").is_some(), "the rest of the source stays");
-    assert!(!before.lists_like(&after), "agents are told of the change");
+    assert!(!before.lists_like(&after), "agents are notified of the change");
     holds.set(&[]);
     access.refresh();
     assert_eq!(routes(&access.effective(&ana)), [true; 7]);
@@ -112,7 +112,7 @@ fn nothing_new_can_be_used_before_it_was_looked_at() {
     assert!(access.effective(&caller("ana")).get("later").is_none());
     let queries = holds.0.lock().1;
     access.disable("tool web_search".parse().unwrap()).unwrap();
-    assert_eq!(holds.0.lock().1, queries + 1, "every change asks");
+    assert_eq!(holds.0.lock().1, queries + 1, "every change is reviewed");
     assert!(access.effective(&caller("ana")).get("late").is_none(), "a switch lets nothing out");
 }
 

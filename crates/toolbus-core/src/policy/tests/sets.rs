@@ -219,7 +219,7 @@ fn a_binding_without_a_list_for_a_channel_opens_nothing_there() {
     };
     let bound = with_binding(caller("ana"), "whatsapp:sales");
     assert!(may(&bound, "web_search", "a") && !may(&bound, "web_search", "x"), "as the agent");
-    assert!(may(&bound, "web_browse", "c") && !may(&bound, "web_browse", "b"), "in the agent's place");
+    assert!(may(&bound, "web_browse", "c") && !may(&bound, "web_browse", "b"), "instead of the agent's");
 }
 
 #[test]

@@ -20,7 +20,7 @@ fn beside_another_agent_an_agent_gets_at_most_three_slots_for_each_free_one() {
     let (permits, ana, bob) = (permits(8, 0), agent(6, 0), agent(6, 0));
     let run = |agent: &Arc<AgentGate>| at_once(&permits, &tool(None), agent, "me");
     let _held = [&bob, &bob, &bob, &bob, &ana, &ana, &ana].map(|agent| run(agent).unwrap());
-    assert!(run(&ana).is_none(), "one place is free");
+    assert!(run(&ana).is_none(), "one slot is free");
     assert!(run(&agent(6, 0)).is_some());
 }
 
@@ -63,7 +63,7 @@ async fn in_a_full_queue_a_callers_first_call_replaces_the_last_call_of_the_call
         of_bob.extend(waits(&permits, &bob, "bob", 1).await);
         flood.extend(waits(&permits, &shared, "flood", 1).await);
     }
-    assert_eq!((of_bob.len(), flood.len()), (10, 7), "one place of the eight is for others");
+    assert_eq!((of_bob.len(), flood.len()), (10, 7), "one slot of the eight is for others");
     let _quiet = waits(&permits, &shared, "quiet", 1).await.unwrap();
     let _first = waits(&permits, &shared, "first", 1).await.unwrap();
     assert!(waits(&permits, &shared, "first", 1).await.is_none(), "it waits already");
