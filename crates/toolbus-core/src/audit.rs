@@ -1,4 +1,4 @@
-//! The record of what was refused and what was done: who, what, how it ended, and never the arguments.
+//! The record of refusals, calls and actions: caller, tool and status, and never the arguments.
 
 use std::io::{self, Write};
 use std::net::IpAddr;
@@ -348,12 +348,13 @@ mod tests {
     }
 
     #[test]
-    fn a_call_is_recorded_with_its_tool_and_how_it_ended() {
+    fn a_call_is_recorded_with_its_tool_and_its_status() {
         let caller =
             Caller { verified: true, session: Some("s1".into()), ..Caller::agent(AgentName::parse("ana").unwrap()) };
         let effect = crate::tool::Effect::Effectful;
         let tool = ToolDescriptor { effect, ..ToolDescriptor::new("notes.add", "rest", "rest") };
-        let subject = AuditedCall { caller: &caller, tool: Some(&tool), requested: "notes_add_1a2b", call_id: "call_7" };
+        let subject =
+            AuditedCall { caller: &caller, tool: Some(&tool), requested: "notes_add_1a2b", call_id: "call_7" };
         let end = CallEnd { status: Status::Refused(Code::Timeout), cause: Some(Cause::DeadlineExceeded) };
         let hash = Keyed::new(b"key").hash(&Map::new());
         let record =

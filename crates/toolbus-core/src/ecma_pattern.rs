@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn what_would_backtrack_without_end_is_not_decided() {
+    fn a_pattern_with_endless_backtracking_is_left_undecided() {
         let endless = r"^(a|a)*\1b";
         assert_eq!(matches(endless, &"a".repeat(60)), None);
         assert_eq!(matches("(?=a)a", &"a".repeat(100_000)), None);

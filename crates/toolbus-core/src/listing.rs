@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn one_tool_cannot_pass_for_two() {
+    fn a_forged_name_does_not_give_the_version_of_two_tools() {
         let two = version([&tool("a"), &tool("b")]);
         let forged = format!("{}\",\"Does it.\",null,\"rest\",\"undeclared\"]\n[\"b", "a");
         assert_ne!(version([&tool(&forged)]), two);

@@ -265,7 +265,7 @@ impl SnapshotParts {
         Ok(())
     }
 
-    /// By which it is decided who has a name: the least has it.
+    /// Order of the tools that claim one name: the least has it.
     fn seniority<'a>(
         &'a self,
         (rank, tool): (Rank, &'a Tool),
@@ -285,7 +285,7 @@ impl SnapshotParts {
         (*owners_rank <= rank && !is_there()).then_some(owner)
     }
 
-    /// Notes who has which name, where names are kept.
+    /// Notes the owner of each name, where names are kept.
     fn note_owners(&mut self, snapshot: &Snapshot) {
         if !self.is_keeping {
             return;

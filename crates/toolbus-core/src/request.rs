@@ -450,13 +450,13 @@ mod tests {
     }
 
     #[test]
-    fn what_a_request_leaves_out_is_no_argument_but_for_the_time() {
+    fn fields_that_a_request_omits_are_no_arguments_except_the_timeout() {
         let body = r#"{"script":"","inputData":null,"timeoutSeconds":null,"pipPackages":null}"#;
         assert_snapshot!(arguments(body), @r#"{"script":"","timeout_seconds":30}"#);
     }
 
     #[test]
-    fn a_time_that_is_none_is_the_usual_one() {
+    fn a_timeout_that_is_not_positive_is_the_default() {
         for seconds in [0, -1, i64::MIN] {
             let body = format!(r#"{{"script":"","timeoutSeconds":{seconds}}}"#);
             assert_eq!(arguments(&body), r#"{"script":"","timeout_seconds":30}"#);

@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn the_topic_decides_then_the_model_then_the_default() {
+    fn the_topic_decides_the_threshold_then_the_model_then_the_default() {
         let pattern = |text: &str| Pattern::parse(text).unwrap();
         let settings = ResultSettings {
             threshold: 64_000,

@@ -16,9 +16,9 @@ use crate::caller::is_named;
 
 /// Time for which a cancellation is remembered whose call is not there.
 const REMEMBERED_FOR: Duration = Duration::from_secs(10 * 60);
-/// Callers of whom such cancellations are remembered.
+/// Callers with such cancellations.
 const MAX_CALLERS: NonZeroUsize = NonZeroUsize::new(512).unwrap();
-/// Such cancellations that are remembered of one caller.
+/// Such cancellations of one caller.
 const MAX_OF_CALLER: usize = 32;
 
 /// A caller and its id of a call.

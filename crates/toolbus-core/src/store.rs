@@ -81,7 +81,7 @@ pub enum StoreError {
     Failed(String),
 }
 
-/// Checks a namespace; for those who implement [`Store`].
+/// Checks a namespace; for implementors of [`Store`].
 ///
 /// # Errors
 ///
@@ -90,7 +90,7 @@ pub fn check_namespace(namespace: &str) -> Result<(), StoreError> {
     check_text("namespace", namespace)
 }
 
-/// Checks a namespace and a key; for those who implement [`Store`].
+/// Checks a namespace and a key; for implementors of [`Store`].
 ///
 /// # Errors
 ///
@@ -100,7 +100,7 @@ pub fn check_key(namespace: &str, key: &str) -> Result<(), StoreError> {
     check_text("key", key)
 }
 
-/// Checks a value; for those who implement [`Store`].
+/// Checks a value; for implementors of [`Store`].
 ///
 /// # Errors
 ///

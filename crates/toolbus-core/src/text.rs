@@ -88,7 +88,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_shown_is_short_and_without_control_characters() {
+    fn shown_texts_are_short_and_without_control_characters() {
         assert_eq!(shown("a\u{1b}[2J\n"), "a\\u{1b}[2J\\n");
         assert_eq!(shown(&"x".repeat(100)).chars().count(), MAX_SHOWN + 1);
     }

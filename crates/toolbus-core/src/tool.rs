@@ -185,7 +185,7 @@ pub struct ToolCall {
 }
 
 impl ToolCall {
-    /// A call that has so much time from now, and nothing that is optional: for those who run an executor themselves.
+    /// A call that has so much time from now, and nothing that is optional: for code that runs an executor itself.
     #[must_use]
     pub fn new(tool: impl Into<Arc<str>>, caller: Caller, arguments: Map<String, Value>, limit: Duration) -> Self {
         Self {

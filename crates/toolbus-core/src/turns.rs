@@ -1,9 +1,9 @@
 //! Turns for heavy work: whatever reads, renders, parses, validates, splits, redacts or compresses more than [`SMALL`]
 //! of data that came from outside. A few pieces run at a time, on threads beside those that everything else runs on.
 //!
-//! The next turn is that of the owner of whom the fewest pieces run, and of those of the one whose work has taken the
-//! least time. An owner that comes anew begins where the last one that was served stood, so that it waits for one piece
-//! of each other owner at most, however many pieces of theirs wait.
+//! The next turn is that of the owner with the fewest running pieces, and among such owners of the one whose work has
+//! taken the least time. An owner that comes anew begins where the last one that was served stood, so that it waits for
+//! one piece of each other owner at most, however many pieces of theirs wait.
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
@@ -377,7 +377,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_outcome_comes_with_the_turn_that_others_wait_for() {
+    async fn waiting_work_runs_when_the_turn_before_it_ends() {
         let (turns, turn) = taken().await;
         let mut waits = std::pin::pin!(turns.run("bob".into(), 0, soon(), || 8));
         assert!(waits.as_mut().now_or_never().is_none());
@@ -386,7 +386,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_owner_waits_for_one_piece_of_another_and_not_for_all_that_came_before() {
+    async fn an_owner_waits_for_one_piece_of_another_and_not_for_all_earlier_ones() {
         let (turns, turn) = taken().await;
         let done = Arc::default();
         let flood = futures_util::future::join_all((0..4).map(|_| noted(&turns, "ana", &done)));
@@ -440,7 +440,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_has_begun_is_never_refused_because_others_wait_and_is_done_at_once_if_it_is_small() {
+    async fn work_of_begun_calls_is_never_refused_for_a_full_queue_and_runs_at_once_if_small() {
         let (turns, turn) = taken().await;
         let mut waiting: Vec<_> =
             (0..=MAX_WAITING).map(|_| Box::pin(turns.finish("ana".into(), SMALL + 1, soon(), || 1))).collect();

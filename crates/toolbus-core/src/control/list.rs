@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn openai_is_sent_no_more_tools_than_it_takes_without_a_word() {
+    fn a_list_for_openai_over_its_limit_has_a_notice() {
         for format in [Format::OpenAi, Format::OpenAiResponses] {
             assert_eq!(number_notice(128, format), None);
             assert!(number_notice(129, format).is_some_and(|notice| notice.contains("at most 128")));
@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn one_profile_in_two_spellings_is_no_contradiction() {
+    fn two_spellings_of_a_profile_are_no_contradiction() {
         assert_eq!(profile("Main", "main").as_deref(), Some("Main"));
         assert_eq!(profile("a2a-synthesis", "A2ASynthesis").as_deref(), Some("a2a-synthesis"));
         assert_eq!(profile("main", "subagent"), None);

@@ -88,7 +88,7 @@ impl ToolFinder {
         })
     }
 
-    /// Remembers who called, so that it is notified of changes.
+    /// Remembers the caller, so that it is notified of changes.
     fn note(&self, caller: &Caller, effective: &EffectiveTools) {
         if let Some(agent) = &caller.agent
             && effective.has_no_section()

@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn a_few_times_mean_nothing() {
+    fn too_few_durations_give_no_estimate() {
         let (mut pace, now) = (Pace::default(), Clock::SYSTEM.now());
         noted(&mut pace, &[5; MIN_COUNT - 1], now);
         assert_eq!(pace.shortest(now), None);
@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn times_are_forgotten_after_the_next_window() {
+    fn durations_are_forgotten_after_the_next_window() {
         let (mut pace, start) = (Pace::default(), Clock::SYSTEM.now());
         noted(&mut pace, &[1; MIN_COUNT], start);
         noted(&mut pace, &[4; MIN_COUNT], start + WINDOW);

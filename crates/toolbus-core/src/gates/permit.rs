@@ -4,9 +4,9 @@
 //! may take only a multiple of the slots that are free, so that some stay free for others however many callers take all
 //! they can get: the threshold that switches use for the queues of a shared memory.
 //!
-//! Where calls wait, the next is of the caller of whom the fewest run, and of those callers of the one whose turn in
-//! the queue is the oldest. Of that caller's calls it is the one whose wait ends first, whichever came first. A call
-//! that cannot get a permit before its wait ends is refused before it waits.
+//! Where calls wait, the next is of the caller with the fewest running calls, and among such callers of the one with
+//! the oldest turn in the queue. Of that caller's calls it is the one whose wait ends first, whichever came first. A
+//! call that cannot get a permit before its wait ends is refused before it waits.
 
 use parking_lot::{Mutex, MutexGuard};
 use std::cmp::Reverse;
@@ -87,8 +87,8 @@ struct PermitRequest {
 /// A call that waits.
 struct Waiter {
     number: u64,
-    /// Turn of the call among callers of whom equally many run: the lowest is next. A call that leaves before an older
-    /// one of its caller leaves the older turn unused, and takes its own along.
+    /// Turn of the call among callers with equally many running calls: the lowest is next. A call that leaves before an
+    /// older one of its caller leaves the older turn unused, and takes its own along.
     turn: u64,
     request: PermitRequest,
     bytes: usize,
@@ -408,8 +408,8 @@ impl State {
         Ok(number)
     }
 
-    /// For the only waiting call of its caller: removes the last one of the caller of whom the most wait, of this agent
-    /// or of any. False when there is none of whom two wait.
+    /// For the only waiting call of its caller: removes the last one of the caller with the most waiting calls, of this
+    /// agent or of any. False when no caller has two.
     fn free_slot(&mut self, request: &PermitRequest, of: Option<&Arc<AgentGate>>) -> bool {
         if self.waiting_of(request) > 0 {
             return false;
@@ -511,7 +511,7 @@ impl AgentGate {
         Self { max_in_flight, max_queued, is_shared: false, used: Used::default(), pace: Mutex::default() }
     }
 
-    /// Of several callers, of all of whom at most `max_in_flight` calls run and `max_queued` wait.
+    /// A gate that callers share: at most `max_in_flight` of their calls run and `max_queued` wait.
     #[must_use]
     pub(crate) fn shared(max_in_flight: usize, max_queued: usize) -> Self {
         Self { is_shared: true, ..Self::new(max_in_flight, max_queued) }

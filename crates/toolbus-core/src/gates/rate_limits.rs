@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn a_changed_rate_forgives_nothing_and_does_not_punish_for_the_old_one() {
+    fn a_changed_rate_keeps_an_empty_bucket_and_refills_it_at_the_new_rate() {
         let (limits, now) = (RateLimits::new(epoch()), epoch());
         let (slow, fast) = (rate(0.001, 1), rate(10.0, 2));
         limits.take(1, 1, &slow, now).unwrap();
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn a_clock_that_another_thread_read_earlier_gives_nothing_away() {
+    fn an_earlier_clock_reading_of_another_thread_adds_no_token() {
         let (limits, rate, now) = (RateLimits::new(epoch()), rate(1.0, 1), epoch() + 1_000 * MS);
         limits.take(1, 1, &rate, now).unwrap();
         assert_eq!(limits.take(1, 1, &rate, now - 10 * MS), Err(1_010 * MS));
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn room_is_made_by_forgetting_the_full_and_none_else_while_there_is_one() {
+    fn only_full_buckets_are_forgotten_while_there_are_any() {
         let (limits, rate, now) = (RateLimits::bounded(epoch(), 3), rate(1.0, 1), epoch());
         limits.take(1, 1, &rate, now).unwrap();
         limits.take(1, 2, &rate, now + 900 * MS).unwrap();
@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn every_bucket_that_is_full_gives_way_at_once() {
+    fn full_buckets_are_forgotten_at_once() {
         let (limits, rate, now) = (RateLimits::bounded(epoch(), 3), rate(1.0, 1), epoch());
         for (tool, at) in [(1, Duration::ZERO), (2, Duration::ZERO), (3, 900 * MS), (4, 1_000 * MS)] {
             limits.take(1, tool, &rate, now + at).unwrap();
@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_full_bucket_the_one_that_is_full_first_gives_way() {
+    fn without_a_full_bucket_the_next_to_be_full_is_forgotten() {
         let (limits, rate, now) = (RateLimits::bounded(epoch(), 3), rate(1.0, 1), epoch());
         for (tool, at) in [(1, 20 * MS), (2, 10 * MS), (3, 30 * MS), (4, 40 * MS)] {
             limits.take(1, tool, &rate, now + at).unwrap();
@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn callers_at_the_same_time_mint_no_token() {
+    fn concurrent_callers_add_no_token() {
         let (limits, taken) = (Arc::new(RateLimits::new(epoch())), Arc::new(AtomicUsize::new(0)));
         let (rate, start) = (rate(1_000.0, 50), epoch());
         std::thread::scope(|scope| {

@@ -158,9 +158,9 @@ impl AllowedRecipients {
     }
 }
 
-/// Whether a call may address whom its arguments name on this channel. Arguments that neither the tool's schema nor the
-/// policy declares are refused: no schema guarantees that they hold no recipient. `is_forced`: the arguments that the
-/// policy sets.
+/// Checks that a call may address the recipients in its arguments on this channel. Arguments that neither the tool's
+/// schema nor the policy declares are refused: no schema guarantees that they hold no recipient. `is_forced`: the
+/// arguments that the policy sets.
 ///
 /// # Errors
 ///

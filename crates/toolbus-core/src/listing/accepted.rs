@@ -204,7 +204,7 @@ fn schema() -> impl Strategy<Value = Value> {
 
 proptest! {
     #[test]
-    fn whatever_a_tool_is_every_provider_accepts_it(
+    fn every_provider_accepts_every_rendered_tool(
         name in "[a-z]{1,8}|\\PC{1,80}",
         description in prop_oneof![Just(String::new()), "\\PC{1,40}", Just("ü".repeat(1025))],
         parameters in prop::option::of(schema()),
@@ -224,7 +224,7 @@ proptest! {
     }
 
     #[test]
-    fn what_is_hidden_is_not_offered(schema in schema()) {
+    fn hidden_properties_are_not_offered(schema in schema()) {
         let offered = without(&schema, &["a"]);
         prop_assert_eq!(offered.pointer("/properties/a"), None);
         prop_assert!(!offered.pointer("/required").is_some_and(|names| names.as_array().is_some_and(|names| names.contains(&json!("a")))));

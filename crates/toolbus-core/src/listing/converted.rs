@@ -355,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn what_references_name_is_kept_wherever_it_stands() {
+    fn targets_of_references_are_kept_at_any_path() {
         let schema = json!({
             "properties": {
                 "a": {"$ref": "#/components/schemas/Pet"}, "b": {"$ref": "#/properties/a/items/0"},
@@ -374,7 +374,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_metaschema_refuses_is_left_out_and_what_was_meant_kept() {
+    fn keywords_that_the_metaschema_refuses_are_left_out_or_corrected() {
         let schema = json!({
             "properties": {
                 "a": {"type": "any", "enum": [], "required": true},

@@ -61,7 +61,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_changed_wherever_the_root_is_spoken_of_and_nowhere_else() {
+    fn names_are_changed_in_every_schema_of_the_root_and_nowhere_else() {
         let inner = json!({"type": "object", "properties": {"ids[]": {}}, "required": ["ids[]"]});
         let schema = json!({
             "properties": {"ids[]": inner, "a.b": {}}, "required": ["a.b", "ids[]"],

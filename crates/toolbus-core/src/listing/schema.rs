@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn what_must_hold_at_the_root_is_still_required() {
+    fn properties_required_by_references_and_all_of_stay_required() {
         insta::assert_snapshot!(simplified(json!({
             "$ref": "#/$defs/Query",
             "allOf": [{"properties": {"page": {"type": "integer"}}, "required": ["page"]}],
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn the_root_itself_knows_best_what_a_property_is() {
+    fn properties_of_the_root_win_over_those_of_its_branches() {
         insta::assert_snapshot!(simplified(json!({
             "type": ["object", "null"],
             "properties": {"a": {"type": "string"}},

@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_schema_stays_as_it_is() {
+    fn a_value_that_is_no_schema_stays_unchanged() {
         for schema in [json!(true), json!(null), json!({"properties": [1], "required": "h", "allOf": {"h": 1}})] {
             assert_eq!(without(&schema, &["h"]), schema);
         }
@@ -130,7 +130,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_fits_without_the_hidden_fits_with_any_of_it(
+        fn arguments_fit_the_reduced_schema_iff_they_fit_with_the_hidden_property(
             required in prop::sample::subsequence(vec!["a", "b", "h"], 0..=3),
             given in prop::sample::subsequence(vec!["a", "b"], 0..=2),
         ) {

@@ -312,8 +312,8 @@ impl EffectiveTools {
         (self.binding_rules().key, allowed.entry.key)
     }
 
-    /// The channels on which this tool addresses people, and whom the caller may address there; channels on which it
-    /// may address every agent are left out.
+    /// The channels on which this tool addresses people, and the recipients that the caller may address there; channels
+    /// on which it may address every agent are left out.
     pub(crate) fn recipients(&self, allowed: AllowedTool<'_>) -> impl Iterator<Item = (&Outbound, &AllowedRecipients)> {
         let binding = self.binding_rules();
         let outbound = &self.catalogue.rules.policy.outbound;

@@ -1,4 +1,4 @@
-//! The policy as it was written: who may use what, before it meets the tools that there are.
+//! The policy as it was written: which agents may use which tools, before it is applied to the registered tools.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -397,7 +397,7 @@ fn a_token_is_removed_as_long_as_it_is_in_use_and_forgotten_last() {
 }
 
 #[test]
-fn of_secrets_that_come_and_go_the_oldest_are_forgotten() {
+fn the_oldest_outdated_secrets_are_forgotten() {
     let redactor = knowing(["configured-secret"]);
     let token = |number: usize| format!("token-{number:06}");
     redactor.configure((0..MAX_OUTDATED + 2).map(|number| Secret::new(token(number))));
@@ -441,7 +441,7 @@ fn many_secrets_are_all_removed() {
 }
 
 #[test]
-fn of_secrets_that_begin_alike_the_longest_is_removed() {
+fn the_longest_of_secrets_with_one_beginning_is_removed() {
     let mut secrets: Vec<String> = (0..300).map(|number| format!("eyJhbGci.{number}")).collect();
     secrets.extend([
         "eyJhbGci".to_owned(),
@@ -466,7 +466,7 @@ fn of_secrets_that_begin_alike_the_longest_is_removed() {
 }
 
 #[test]
-fn secrets_that_begin_alike_hold_nothing_up() {
+fn many_secrets_with_one_beginning_are_removed_quickly() {
     let token = |number: usize| format!("eyJhbGciOiJIUzI1NiJ9.{number:06}");
     let time = |secrets: usize| {
         let tokens: Vec<String> = (0..secrets).map(token).collect();
@@ -483,7 +483,7 @@ fn secrets_that_begin_alike_hold_nothing_up() {
 }
 
 #[test]
-fn a_secret_that_repeats_itself_holds_nothing_up() {
+fn a_repetitive_secret_is_removed_quickly() {
     let redactor = knowing([&*"ab".repeat(2_000)]);
     let text = "ab".repeat(200_000);
     let clean = redactor.text(&text);

@@ -211,7 +211,7 @@ fn clash(name: &str, kept: &str, shadowed: &str) -> Clash {
 }
 
 #[test]
-fn of_sources_that_clash_the_first_by_name_has_the_tool_whichever_came_first() {
+fn the_first_clashing_source_by_name_has_the_tool_in_any_order() {
     for order in [["alpha", "beta"], ["beta", "alpha"]] {
         let registry = Registry::new();
         let mut clashes = Vec::new();
@@ -306,7 +306,7 @@ fn a_source_that_is_started_again_finds_its_names_and_one_that_is_forgotten_does
 }
 
 #[test]
-fn a_source_of_a_caller_has_no_name_waiting_for_it_that_one_of_the_configuration_lists() {
+fn no_name_is_kept_for_a_callers_source_if_a_configured_source_has_it() {
     let registry = Registry::new();
     registry.keep_names();
     let publish_registered = |tools| registry.publish(Rank::Registered, &"aaa".into(), tools).unwrap();
@@ -366,7 +366,7 @@ fn no_tool_takes_the_name_that_models_use_for_another() {
 }
 
 #[test]
-fn of_sources_that_start_together_the_one_that_was_seen_first_has_the_name() {
+fn among_sources_that_start_together_the_one_seen_first_has_the_name() {
     for order in [["aaa", "zzz"], ["zzz", "aaa"]] {
         let (registry, _) = claiming(&[], &[("zzz", "2026-01-01T00:00:00Z"), ("aaa", "2026-01-02T00:00:00Z")]);
         for source in order {

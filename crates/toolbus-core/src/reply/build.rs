@@ -347,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn a_caller_that_wants_the_structured_part_of_a_result_gets_it_once_and_by_itself() {
+    fn structured_content_is_sent_once_and_alone_to_callers_that_request_it() {
         let output = ToolOutput { structured: Some(Box::new(json!({"a": 1}))), ..ToolOutput::text("{\"a\":1}") };
         insta::assert_snapshot!(blocks("1", output.clone()), @r##"[{"text":"{\"a\":1}","type":"text"},{"mimeType":"application/json","text":"{\"a\":1}","type":"resource","uri":"toolbus:structured-content"}]"##);
         assert_eq!(blocks("0", output.clone()), "null");

@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_too_large_and_what_is_damaged_or_of_a_later_version_is_not_there() {
+    fn a_reply_that_is_too_large_damaged_or_of_a_later_version_is_not_read() {
         let written = write(&reply(b"{}"), 2);
         assert!(read(&write(&reply(b"{}"), 1)).is_none());
         for end in 0..written.len() - 2 {

@@ -16,7 +16,7 @@ fn naming(set: Option<&str>, prefix: Option<&str>) -> Naming {
 }
 
 #[test]
-fn a_name_is_found_again_by_what_it_is_published_under() {
+fn a_tools_own_name_is_found_by_its_published_name() {
     let table = [
         (None, None, "list", "list"),
         (None, None, "read_file", "open"),
@@ -34,7 +34,7 @@ fn a_name_is_found_again_by_what_it_is_published_under() {
 }
 
 #[test]
-fn a_name_that_nothing_is_published_under_is_no_tools() {
+fn a_name_under_which_no_tool_is_published_has_no_own_name() {
     let table = [
         (None, None, "read_file"),
         (None, Some("files"), "list"),

@@ -16,7 +16,7 @@ use crate::tool::{Executor, Tool, ToolCall, ToolDescriptor, ToolOutput};
 
 /// Longest time that a session may be idle.
 const MAX_IDLE: Duration = Duration::from_secs(365 * 24 * 3600);
-/// When a caller may try again for whom there was no room.
+/// Wait until a caller may try again that had no room.
 const RETRY_AFTER: Duration = Duration::from_secs(5);
 
 /// Limits of sessions: idle time, and number.

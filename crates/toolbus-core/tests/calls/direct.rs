@@ -43,7 +43,7 @@ async fn a_caller_that_another_component_identified_is_verified() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_drain_waits_for_it_then_ends_it_and_further_ones_are_refused() {
+async fn a_drain_waits_for_an_inner_call_then_ends_it_and_refuses_further_ones() {
     let world = World::new();
     let running = world.begin_inner(call(&world, "wait_effectful", "s"));
     world.until_running(1).await;

@@ -418,7 +418,7 @@ async fn after_the_ledger_is_lost_a_request_that_comes_again_runs_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn without_a_ledger_that_works_only_what_may_run_again_runs() {
+async fn without_a_working_ledger_only_repeatable_tools_run() {
     for fault in [StoreFault::Away, StoreFault::Unwritable] {
         let broken = faulty();
         broken.set(fault);

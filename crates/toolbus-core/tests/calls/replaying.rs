@@ -69,7 +69,7 @@ async fn an_unconfirmed_reply_is_kept_when_its_request_is_requeued() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_a_tool_did_is_not_lost_with_an_address_that_is_refused_later() {
+async fn a_reply_is_not_lost_if_its_address_is_refused_later() {
     let world = World::new();
     world.reply(call("pay", json!({}))).await;
     world.route_both("tool.result.ana", &Route::Refused);
@@ -140,7 +140,7 @@ async fn the_fifth_delivery_is_answered_and_not_run() {
 }
 
 #[tokio::test]
-async fn a_count_of_deliveries_that_cannot_be_counted_on_is_no_reason_to_run_again() {
+async fn an_implausible_count_of_deliveries_does_not_run_the_call_again() {
     let world = World::new();
     let mut message = call("pay", json!({})).redelivered();
     message.earlier_deliveries = u32::MAX;

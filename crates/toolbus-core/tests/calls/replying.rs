@@ -114,7 +114,7 @@ async fn undeliverable_replies_are_logged_once_and_not_each() {
 }
 
 #[tokio::test]
-async fn what_worked_for_an_address_is_remembered() {
+async fn the_route_that_worked_for_an_address_is_remembered() {
     let world = World::new();
     world.bus.route(topic("tool.result.ana"), Route::Unroutable);
     for _ in 0..2 {

@@ -68,7 +68,7 @@ async fn a_caller_that_may_not_use_the_tool_runs_no_script() {
 }
 
 #[tokio::test]
-async fn without_a_tool_that_runs_scripts_none_is_run() {
+async fn without_a_tool_for_scripts_a_script_is_refused() {
     let world = World::new();
     assert_snapshot!(refusal_in(&world, script("both")).await, @"Tool 'execute_python_script' is not registered.");
     add_python(&world);
@@ -160,7 +160,7 @@ async fn types_that_do_not_belong_on_the_topic_of_scripts_are_not_run() {
 }
 
 #[tokio::test]
-async fn what_is_for_a_tool_is_not_read_as_a_script_nor_the_reverse() {
+async fn requests_for_tools_are_not_read_as_scripts_nor_the_reverse() {
     let tool = on_scripts(call(TOOL, json!({"script": "both"})));
     assert_snapshot!(refusal(tool).await, @"The request is not usable: missing member `script`.");
     let sent = world().reply(script("both").on_tools().typed(None)).await;

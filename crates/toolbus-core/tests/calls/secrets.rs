@@ -62,7 +62,7 @@ async fn a_reply_has_no_secret_whatever_its_outcome() {
 }
 
 #[tokio::test]
-async fn a_call_within_a_call_has_none_either() {
+async fn an_inner_call_has_no_secret_either() {
     let world = world();
     let output = world.dispatcher.invoke(inner("structured", None)).await.unwrap();
     assert_eq!(output.structured.as_deref(), Some(&json!({"token": "[redacted]", "n": 1})));
@@ -71,7 +71,7 @@ async fn a_call_within_a_call_has_none_either() {
 }
 
 #[tokio::test]
-async fn a_report_of_progress_has_none() {
+async fn a_progress_report_has_no_secret() {
     let world = world();
     let (sink, mut reports) = ProgressSink::new();
     world.dispatcher.invoke(inner("result", Some(sink))).await.unwrap();

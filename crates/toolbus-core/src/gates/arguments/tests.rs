@@ -251,7 +251,7 @@ async fn turns_until_end<T>(check: &tokio::task::JoinHandle<T>) -> u32 {
 }
 
 #[tokio::test]
-async fn a_large_check_holds_up_no_other_task() {
+async fn a_large_check_delays_no_other_task() {
     let arguments = Arc::new(new());
     let check = TaskTracker::new().spawn({
         let arguments = Arc::clone(&arguments);
@@ -289,7 +289,7 @@ async fn turns_beside(schema: Value, text: String) -> u32 {
 }
 
 #[tokio::test]
-async fn a_small_text_or_name_and_a_costly_pattern_hold_up_no_other_task() {
+async fn a_costly_pattern_on_a_small_text_or_name_delays_no_other_task() {
     let of_names = json!({"propertyNames": {"pattern": COSTLY_PATTERN}});
     let (text, name) = (json!({"text": random(16_000)}), json!({random(16_000): 1}));
     for (schema, arguments) in [(with_costly_pattern(), text), (of_names, name)] {

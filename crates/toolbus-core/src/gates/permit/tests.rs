@@ -281,7 +281,7 @@ async fn the_next_slot_goes_to_the_agent_with_the_fewest_running_calls() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn two_agents_that_flood_share_what_there_is() {
+async fn two_flooding_agents_share_the_slots() {
     let permits = Arc::new(permits(256, 1024));
     let (ana, bob) = (agent(192, 512), agent(192, 512));
     flood(&permits, &ana, "ana", 1_500, Duration::from_secs(1)).await;
@@ -305,7 +305,7 @@ async fn waits<'a>(
 const MIB: usize = 1024 * 1024;
 
 #[tokio::test]
-async fn one_caller_of_those_that_share_a_gate_does_not_fill_the_room_for_bodies() {
+async fn a_caller_that_shares_a_gate_does_not_fill_the_room_for_bodies() {
     let (permits, shared) = (permits(1, 256), Arc::new(AgentGate::shared(1, 256)));
     let _held = at_once(&permits, &tool(None), &shared, "flood").unwrap();
     let mut flood = Vec::new();
@@ -346,7 +346,7 @@ fn shared_room(gate: &AgentGate) -> usize {
 }
 
 #[tokio::test]
-async fn a_call_that_others_could_not_make_room_for_removes_none() {
+async fn a_call_for_which_removals_make_too_little_room_removes_no_other() {
     let (permits, shared) = (permits(1, 256), Arc::new(AgentGate::shared(1, 256)));
     let _held = at_once(&permits, &tool(None), &shared, "flood").unwrap();
     let mut others = Vec::new();
@@ -436,7 +436,7 @@ async fn order_after(held: Permit, permits: &Arc<Permits>, calls: &[(&str, &Arc<
 }
 
 #[tokio::test(start_paused = true)]
-async fn of_the_calls_of_one_caller_the_one_whose_wait_ends_first_is_next() {
+async fn the_next_call_of_a_caller_is_the_one_whose_wait_ends_first() {
     let (permits, ana) = (Arc::new(permits(1, 8)), agent(1, 8));
     let held = at_once(&permits, &tool(None), &ana, "me").unwrap();
     let calls = [("30", &ana, 30), ("10", &ana, 10), ("20", &ana, 20), ("10 again", &ana, 10)];
@@ -464,7 +464,7 @@ async fn run_in_turn(permits: &Permits, agent: &Arc<AgentGate>, calls: usize, ea
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_call_that_the_waiting_ones_leave_no_time_for_is_refused_before_it_waits() {
+async fn a_call_behind_too_many_waiting_ones_is_refused_before_it_waits() {
     let (permits, ana, bob) = (Arc::new(permits(2, 100)), agent(1, 50), agent(1, 50));
     run_in_turn(&permits, &ana, 8, Duration::from_secs(5)).await;
     let _held = at_once(&permits, &tool(None), &ana, "me").unwrap();
@@ -489,7 +489,7 @@ async fn a_call_that_the_waiting_ones_leave_no_time_for_is_refused_before_it_wai
 }
 
 #[tokio::test(start_paused = true)]
-async fn no_call_of_even_length_is_refused_early_that_would_have_run() {
+async fn calls_of_even_length_that_would_have_run_are_not_refused_early() {
     const EACH: u64 = 4_000;
     let random = Random::seeded(11);
     let below = |most: u64| random.below(Duration::from_millis(most)).as_millis() as u64;

@@ -197,7 +197,7 @@ fn other_recipients_are_compared_character_by_character() {
 }
 
 #[test]
-fn what_stands_beside_a_listed_recipient_is_looked_at_too() {
+fn recipients_beside_a_listed_one_are_checked_too() {
     let (friend, stranger) = ("+573001112233", "+573009998877");
     let table = [
         ("one friend", json!({"to": friend}), "listed"),
@@ -336,7 +336,7 @@ fn a_refusal_is_bounded() {
 }
 
 #[test]
-fn a_list_with_what_is_no_recipient_is_refused_when_it_is_read() {
+fn a_list_with_an_entry_that_is_no_recipient_is_refused_when_read() {
     let long = "9".repeat(10_000);
     let rows = [
         (Compare::Digits, ""),

@@ -76,7 +76,7 @@ fn a_name_that_others_have_too_is_explained_with_them() {
 }
 
 #[test]
-fn what_denies_means_a_tool_under_its_own_name_and_what_allows_does_not() {
+fn denials_apply_to_a_tools_own_name_and_permissions_do_not() {
     let sections = [
         ("ana", denying(&["read_file"])),
         ("bob", denying(&["files_*"])),

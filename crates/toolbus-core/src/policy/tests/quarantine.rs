@@ -101,7 +101,7 @@ fn a_quarantined_tool_is_unknown_to_callers_and_explained_to_operators() {
 }
 
 #[test]
-fn nothing_new_can_be_used_before_it_was_looked_at() {
+fn a_new_tool_cannot_be_used_before_its_review() {
     let (access, holds) = vetted(some_tools());
     holds.set(&["late", "later"]);
     access.registry().publish(Rank::Configured, &"mcp:fs".into(), vec![of_server("late", "fs")]).unwrap();

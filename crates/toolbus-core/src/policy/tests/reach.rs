@@ -25,7 +25,7 @@ fn a_plain_source_is_within_reach_of_every_agent_and_a_set_of_agents_that_have_i
 }
 
 #[test]
-fn a_list_leaves_what_some_name_could_match() {
+fn a_source_is_within_reach_if_the_list_could_match_a_name_of_it() {
     let table: [(&[&str], (bool, bool)); 6] = [
         (&["*"], (true, true)),
         (&["read_note"], (true, false)),

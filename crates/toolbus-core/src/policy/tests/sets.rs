@@ -173,7 +173,7 @@ fn a_tool_that_addresses_people_does_so_under_either_of_its_names() {
 }
 
 #[test]
-fn what_restricts_a_tool_of_a_set_does_so_under_either_of_its_names() {
+fn restrictions_of_a_tool_of_a_set_apply_under_either_of_its_names() {
     let section = |denied: &[&str]| AgentPolicy {
         denied: patterns(denied),
         arguments: vec![forced("read_*", "root", "/home")],
@@ -223,7 +223,7 @@ fn a_binding_without_a_list_for_a_channel_opens_nothing_there() {
 }
 
 #[test]
-fn what_no_schema_declares_is_refused_beside_a_list_of_recipients() {
+fn undeclared_arguments_are_refused_beside_a_list_of_recipients() {
     use crate::gates::recipients::{AllowedRecipients, Compare, Outbound, RecipientPath};
     let schemas = [
         ("open", Some(serde_json::json!({"type": "object"}))),
