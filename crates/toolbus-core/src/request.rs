@@ -197,7 +197,7 @@ pub(crate) enum Decoded {
     Refused(Request, ToolFailure),
     /// A reply or an announcement: no request. The delivery is acknowledged and gets no reply.
     Ignored,
-    /// The delivery can neither run nor get a reply.
+    /// The delivery can neither be run nor get a reply.
     Dead(DeadReason, String),
 }
 

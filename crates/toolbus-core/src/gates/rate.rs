@@ -233,7 +233,7 @@ fn apart(one: &Pattern, other: &Pattern) -> Result<(), RateRulesError> {
 /// Whether there is a name that both patterns match. Costs the product of both lengths.
 fn can_both_match(one: &Pattern, other: &Pattern) -> bool {
     let columns: Vec<char> = other.as_str().chars().rev().collect();
-    // From the ends: entry `k` of a row: whether the rest of `one` and the last `k` characters of `other` have a name
+    // From the ends: entry `k` of a row is true if the rest of `one` and the last `k` characters of `other` have a name
     // in common. At first nothing is left of `one`, and only stars match nothing.
     let stars = columns.iter().take_while(|c| **c == '*').count();
     let mut row: Vec<bool> = (0..=columns.len()).map(|left| left <= stars).collect();

@@ -345,8 +345,8 @@ impl Catalogue {
         tools
     }
 
-    /// The set of one section under one binding and one profile, made on first use. `profile` is the one
-    /// that the request names.
+    /// The set of one section under one binding and one profile, made on first use. `profile` is the one that the
+    /// request names, if any.
     pub(super) fn set(&self, section: usize, binding: usize, profile: Option<usize>) -> Option<Arc<SetData>> {
         let slot = profile.map_or(0, |profile| profile + 1);
         let built = self.built.get(section)?.get(binding)?.get(slot)?;

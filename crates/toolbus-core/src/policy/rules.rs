@@ -27,7 +27,7 @@ pub struct Policy {
     pub agents: BTreeMap<AgentName, AgentPolicy>,
     /// Rules for all other callers, which are one class.
     pub default: AgentPolicy,
-    /// Whether all others have no tools at all, whatever [`Self::default`] has.
+    /// Whether all others have no tools at all, whatever [`Self::default`] allows.
     pub deny_unknown: bool,
     /// Prefix of every tool set, by the set's name.
     pub toolsets: BTreeMap<Arc<str>, Arc<str>>,

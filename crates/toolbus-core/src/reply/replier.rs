@@ -171,7 +171,7 @@ impl Replier {
         outcome.is_over()
     }
 
-    /// Dead-letters a request that can neither run nor get a reply.
+    /// Dead-letters a request that can neither be run nor get a reply.
     pub(crate) async fn dead_letter_request(&self, delivery: Delivery, reason: DeadReason, detail: &str) {
         if delivery.settle.lost().is_some_and(CancellationToken::is_cancelled) {
             return delivery.settle.requeue().await;
