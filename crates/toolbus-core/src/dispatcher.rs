@@ -318,7 +318,7 @@ impl Dispatcher {
         }
     }
 
-    /// As [`Self::run`]. A panic of our own must not leave the call hanging, either.
+    /// As [`Self::run`]. A panic of the daemon's own code must not leave the call hanging, either.
     async fn run_contained(&self, call: &mut Call) -> Result<ToolOutput, Abort> {
         let result = AssertUnwindSafe(self.run(call)).catch_unwind().await;
         result.unwrap_or_else(|panic| Err(failure::panicked(&*panic).into()))

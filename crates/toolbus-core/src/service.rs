@@ -22,11 +22,11 @@ pub struct Service {
 pub enum Drained {
     /// Every call came to its own end.
     Finished,
-    /// This many calls were ended by us.
+    /// The daemon ended this many calls.
     Cut(usize),
 }
 
-/// Time for replies and settlements of calls that were ended by us.
+/// Time for replies and settlements of calls that the daemon ended.
 const CLOSING_TIME: Duration = Duration::from_secs(15);
 
 impl Service {

@@ -98,8 +98,8 @@ pub struct CallSummary<'a> {
     pub total: Duration,
     /// Time that the call waited for a permit.
     pub waited: Duration,
-    /// Time that is ours: from arrival to the settled delivery, less the tool's, the wait for a permit, and the wait
-    /// for the broker's confirm.
+    /// The daemon's own time: from arrival to the settled delivery, less the tool's, the wait for a permit, and the
+    /// wait for the broker's confirm.
     pub overhead: Duration,
 }
 
@@ -124,7 +124,7 @@ impl CallSummary<'_> {
     }
 }
 
-/// Why a message was dead-lettered by us.
+/// Why the daemon dead-lettered a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum DeadReason {
     /// A request that cannot be read and has no address for a reply.

@@ -153,7 +153,7 @@ impl Completer {
             if settled && (is_direct || call.delivery.slot.is_sure()) {
                 self.replay.forget(identity.key, &call.delivery.slot);
             } else {
-                self.replay.answered(identity, &call.delivery.slot, Arc::clone(reply));
+                self.replay.replied(identity, &call.delivery.slot, Arc::clone(reply));
             }
         }
         let attached = call.delivery.slot.close();

@@ -41,7 +41,7 @@ impl Duplicates {
                         Attachment::Ended(again) => call = again,
                     },
                     Seen::Conflict => break Earlier::Failed(self.recorder.conflict()),
-                    Seen::Answered(reply) => break self.answered(&mut call, reply).await,
+                    Seen::Answered(reply) => break self.earlier_reply(&mut call, reply).await,
                     Seen::Forgotten => {
                         let text =
                             "This request is not run again. It was answered before, and the answer is no longer kept.";
@@ -63,7 +63,7 @@ impl Duplicates {
     }
 
     /// A refusal is not recorded: another daemon may have run a copy since.
-    async fn answered(&self, call: &mut Call, reply: Arc<Reply>) -> Earlier {
+    async fn earlier_reply(&self, call: &mut Call, reply: Arc<Reply>) -> Earlier {
         let is_refusal = reply.outcome == Some(Outcome::NotStarted);
         match if is_refusal { self.earlier.find(call, true).await } else { None } {
             None | Some(Earlier::Free) => Earlier::Answered(reply),

@@ -189,7 +189,7 @@ impl<A> Replay<A> {
     }
 
     /// Notes the reply to a call, which is no longer under way.
-    pub(crate) fn answered(&self, identity: LocalIdentity, slot: &Arc<Slot<A>>, reply: Arc<Reply>) {
+    pub(crate) fn replied(&self, identity: LocalIdentity, slot: &Arc<Slot<A>>, reply: Arc<Reply>) {
         let mut entries = self.lock();
         entries.end(identity.key, slot);
         entries.put_reply((identity.key, identity.fingerprint), reply, self.max_bytes);
@@ -306,7 +306,7 @@ mod tests {
     fn a_reply_is_replayed_to_a_redelivered_request_alone() {
         let replay = replay(4, 10_000);
         let given = reply(10);
-        replay.answered(identity(1, IdentityKind::MessageId), &slot(), Arc::clone(&given));
+        replay.replied(identity(1, IdentityKind::MessageId), &slot(), Arc::clone(&given));
         let Seen::Answered(again) = replay.message(1, &slot(), true) else { panic!("not kept") };
         assert!(Arc::ptr_eq(&given, &again));
         assert!(matches!(replay.message(1, &slot(), false), Seen::Never));
@@ -361,7 +361,7 @@ mod tests {
         let refused = LocalIdentity { fingerprint: Fingerprint([9; 32]), ..paid };
         let given = [paid, refused].map(|identity| (identity, reply(10)));
         for (identity, reply) in &given {
-            replay.answered(*identity, &slot(), Arc::clone(reply));
+            replay.replied(*identity, &slot(), Arc::clone(reply));
         }
         for (identity, reply) in given {
             let slot = slot();
@@ -384,7 +384,7 @@ mod tests {
     fn the_oldest_replies_are_removed_first_and_stay_known_as_sent() {
         let replay = replay(4, 10_000);
         for number in 0..3 {
-            replay.answered(identity(number, IdentityKind::MessageId), &slot(), reply(4_000));
+            replay.replied(identity(number, IdentityKind::MessageId), &slot(), reply(4_000));
         }
         assert!(matches!(replay.message(0, &slot(), true), Seen::Forgotten));
         assert!(matches!(replay.message(2, &slot(), true), Seen::Answered(..)));
@@ -395,7 +395,7 @@ mod tests {
     fn the_number_of_entries_is_bounded() {
         let replay = replay(2, 1_000_000);
         for number in 0..100 {
-            replay.answered(identity(number, IdentityKind::MessageId), &slot(), reply(10));
+            replay.replied(identity(number, IdentityKind::MessageId), &slot(), reply(10));
         }
         assert_eq!(replay.lock().replies.len(), 2);
         assert_eq!(replay.lock().bytes, 2 * reply(10).size());
@@ -407,7 +407,7 @@ mod tests {
         let running = slot();
         replay.message(200, &running, false);
         for number in 0..100 {
-            replay.answered(identity(number, IdentityKind::MessageId), &slot(), reply(10));
+            replay.replied(identity(number, IdentityKind::MessageId), &slot(), reply(10));
         }
         assert!(matches!(replay.message(200, &slot(), true), Seen::Running(_)));
     }
@@ -434,14 +434,14 @@ mod tests {
         for slot in [&first, &second] {
             replay.enter(&identity(1, IdentityKind::Content), slot, false);
         }
-        replay.answered(identity(1, IdentityKind::MessageId), &first, reply(10));
+        replay.replied(identity(1, IdentityKind::MessageId), &first, reply(10));
         assert!(matches!(replay.message(1, &slot(), true), Seen::Running(_)));
     }
 
     #[test]
     fn a_new_call_like_an_answered_one_is_not_taken_for_it() {
         let (replay, slot) = (replay(2, 1_000_000), slot());
-        replay.answered(identity(1, IdentityKind::MessageId), &slot, reply(10));
+        replay.replied(identity(1, IdentityKind::MessageId), &slot, reply(10));
         replay.enter(&identity(1, IdentityKind::Content), &slot, false);
         replay.forget(key(1), &slot);
         assert!(matches!(replay.message(1, &self::slot(), true), Seen::Never));

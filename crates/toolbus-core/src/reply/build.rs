@@ -255,12 +255,12 @@ fn checked(size: usize) -> Result<(), ToolFailure> {
     Err(ToolFailure::new(Cause::ResultTooLarge, text))
 }
 
-/// Serialises a message of ours. These types hold strings, numbers and enums only, which cannot fail.
+/// Serialises a message of the daemon's. These types hold strings, numbers and enums only, which cannot fail.
 fn encode<T: Serialize>(message: &T) -> Bytes {
     serde_json::to_vec(message).unwrap_or_default().into()
 }
 
-/// A body of ours that names another call. One that cannot be read stays as it is.
+/// A body of the daemon's with the id of another call. One that cannot be read stays as it is.
 fn with_call_id(properties: &Properties, body: &Bytes, call_id: &str) -> Bytes {
     let id = || call_id.to_owned();
     let renamed = match properties.message_type.as_deref() {

@@ -69,7 +69,7 @@ pub(crate) enum DeadLettered {
     Kept,
     /// There is no queue for it.
     NoQueue,
-    /// The broker does not take dead letters from us.
+    /// The broker does not take dead letters from the daemon.
     Refused(String),
     /// The broker did not confirm it in time.
     NotConfirmed(String),

@@ -126,7 +126,7 @@ fn panicked(set: &str, panic: &Panic) -> ToolFailure {
 }
 
 impl SessionSlot {
-    /// Drops what is not ours, which may panic.
+    /// Drops a value of a tool set, which may panic.
     fn release<T>(&self, it: T) {
         if let Err(panic) = panic::catch_unwind(AssertUnwindSafe(move || drop(it))) {
             self.complain(&format!("panic: {}", text_of_panic(&*panic)));
