@@ -63,12 +63,12 @@ fn source(number: usize, revision: usize) -> Vec<Tool> {
 /// Half exact names, the rest globs that fix the beginning, the end, or something between.
 fn patterns(agent: usize) -> Vec<Pattern> {
     let text = |number: usize| {
-        let place = agent * 7 + number * 13;
+        let index = agent * 7 + number * 13;
         match number % 10 {
-            0..5 => name(place % TOOLS),
-            5..8 => format!("files_{}_{}*", place % SOURCES, ["r", "w", "l"][place % 3]),
-            8 => format!("*_{}", place % TOOLS),
-            _ => format!("files_?{}_se*_{}*", place % 10, place % 100),
+            0..5 => name(index % TOOLS),
+            5..8 => format!("files_{}_{}*", index % SOURCES, ["r", "w", "l"][index % 3]),
+            8 => format!("*_{}", index % TOOLS),
+            _ => format!("files_?{}_se*_{}*", index % 10, index % 100),
         }
     };
     (0..PATTERNS).map(|number| Pattern::parse(&text(number)).unwrap()).collect()
@@ -213,7 +213,7 @@ fn resident() -> usize {
     line.and_then(|line| line.trim().trim_end_matches(" kB").parse::<usize>().ok()).unwrap_or_default() * 1024
 }
 
-/// Builds every set that calls use, and says what all of them hold: without the tools, and without the policy as read.
+/// Builds every set that calls use, and prints the memory of all of them, without the tools and the policy as read.
 fn memory() {
     let registry = Registry::new();
     registry.register_all((0..TOOLS).map(|number| tool(number, 0)).collect()).unwrap();

@@ -68,11 +68,11 @@ fn dispatcher(results: Option<ResultSettings>) -> Dispatcher {
         clock: Clock::SYSTEM,
         random: Random::SYSTEM,
     };
-    let everybody = AgentPolicy { max_in_flight: Some(64), max_queued: Some(64), ..AgentPolicy::default() };
+    let unlisted = AgentPolicy { max_in_flight: Some(64), max_queued: Some(64), ..AgentPolicy::default() };
     let capacity = Capacity { max_in_flight: 64, max_waiting: 64 };
     let registry = Registry::default();
     registry.register(Tool::new(ToolDescriptor::new("echo", "bench", "local"), Echo)).unwrap();
-    let policy = Policy { default: everybody, ..Policy::default() };
+    let policy = Policy { default: unlisted, ..Policy::default() };
     let gates = Gates::new(PolicyHandle::new(registry, Identity::default(), policy, capacity));
     let discard = Arc::new(Discard);
     let load = Arc::<Load>::default();

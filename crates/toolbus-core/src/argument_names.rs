@@ -1,6 +1,6 @@
 //! Names of arguments that providers of models refuse, and those that models use instead.
 //!
-//! A changed name ends with a hash, as the changed name of a tool does, so that it can be told from any other.
+//! A changed name ends with a hash, as the changed name of a tool does, so that it differs from any other.
 
 use std::borrow::Cow;
 use std::collections::HashSet;
@@ -11,7 +11,7 @@ use toolbus_protocol::{is_alias, llm_name};
 /// Longest name of an argument that every provider accepts, in bytes.
 const MAX_NAME: usize = 64;
 
-/// Whether every provider accepts an argument of this name: `^[a-zA-Z0-9_.-]{1,64}$`, which is what Anthropic asks for.
+/// Whether every provider accepts an argument of this name: `^[a-zA-Z0-9_.-]{1,64}$`, as Anthropic requires.
 pub(crate) fn is_accepted(name: &str) -> bool {
     let fits = |c: u8| c.is_ascii_alphanumeric() || matches!(c, b'_' | b'.' | b'-');
     (1..=MAX_NAME).contains(&name.len()) && name.bytes().all(fits)

@@ -1,4 +1,4 @@
-//! The record of what was refused and what was done: who, what, how it ended, and never the arguments.
+//! The record of refusals, calls and actions: caller, tool and status, and never the arguments.
 
 use std::io::{self, Write};
 use std::net::IpAddr;
@@ -81,7 +81,7 @@ pub struct AuditRecord {
     /// Name that an unknown caller gives itself.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub claimed: Option<String>,
-    /// The sender's login at the broker, where the broker says it.
+    /// The sender's login at the broker, where the broker verifies it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub login: Option<String>,
     /// Whether the broker vouches for the agent.
@@ -95,10 +95,10 @@ pub struct AuditRecord {
     /// The caller's session.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub session: Option<String>,
-    /// The tool; absent when the caller has none of the name that it asked for.
+    /// The tool; absent when the caller has none of the requested name.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tool: Option<Arc<str>>,
-    /// The name that was asked for, where `tool` is absent.
+    /// The requested name, where `tool` is absent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub asked: Option<String>,
     /// Who registered the tool.
@@ -140,8 +140,8 @@ pub struct AuditedCall<'a> {
     pub caller: &'a Caller,
     /// The tool that was found.
     pub tool: Option<&'a ToolDescriptor>,
-    /// The name that was asked for.
-    pub asked: &'a str,
+    /// The requested name.
+    pub requested: &'a str,
     /// The caller's id of the call.
     pub call_id: &'a str,
 }
@@ -150,7 +150,7 @@ impl AuditRecord {
     /// A record of now.
     #[must_use]
     pub fn new(event: AuditEvent, subject: &AuditedCall<'_>, end: CallEnd, outcome: Option<Outcome>) -> Self {
-        let AuditedCall { caller, tool, asked, call_id } = *subject;
+        let AuditedCall { caller, tool, requested, call_id } = *subject;
         let optional = |text: &Option<Arc<str>>| text.as_deref().map(shown);
         Self {
             time_unix_ms: now(),
@@ -163,7 +163,7 @@ impl AuditRecord {
             profile: optional(&caller.profile),
             session: optional(&caller.session),
             tool: tool.map(|tool| Arc::clone(&tool.name)),
-            asked: tool.is_none().then(|| shown(asked)),
+            asked: tool.is_none().then(|| shown(requested)),
             source: tool.map(|tool| Arc::clone(&tool.source)),
             call_id: Some(shown(call_id)),
             action: None,
@@ -218,7 +218,7 @@ impl AuditRecord {
         }
     }
 
-    /// Adds what is said of the arguments.
+    /// Adds the hash of the arguments.
     #[must_use]
     pub fn with_arguments(mut self, hash: Option<ArgumentsHash>) -> Self {
         self.arguments_hash = hash;
@@ -279,7 +279,7 @@ impl Keyed {
         Self(Hmac::new(&block.into()))
     }
 
-    /// The hash of arguments: JSON without white space, the members of every object sorted by the bytes of their names.
+    /// The hash of arguments: JSON without white space, the fields of every object sorted by the bytes of their names.
     /// Numbers are equal as they are written: 1 is not 1.0.
     #[must_use]
     pub fn hash(&self, arguments: &Map<String, Value>) -> ArgumentsHash {
@@ -307,7 +307,7 @@ impl Write for Hasher {
 
 fn write_value(value: &Value, to: &mut impl Write) -> io::Result<()> {
     match value {
-        Value::Object(members) => write_object(members, to),
+        Value::Object(fields) => write_object(fields, to),
         Value::Array(elements) => {
             for (index, element) in elements.iter().enumerate() {
                 to.write_all(if index == 0 { b"[" } else { b"," })?;
@@ -319,9 +319,9 @@ fn write_value(value: &Value, to: &mut impl Write) -> io::Result<()> {
     }
 }
 
-fn write_object(members: &Map<String, Value>, to: &mut impl Write) -> io::Result<()> {
+fn write_object(fields: &Map<String, Value>, to: &mut impl Write) -> io::Result<()> {
     // The map itself keeps the order of the text, or does not, as any crate of the build chooses.
-    let mut sorted: Vec<_> = members.iter().collect();
+    let mut sorted: Vec<_> = fields.iter().collect();
     sorted.sort_unstable_by_key(|(name, _)| name.as_bytes());
     for (index, (name, value)) in sorted.into_iter().enumerate() {
         to.write_all(if index == 0 { b"{" } else { b"," })?;
@@ -329,7 +329,7 @@ fn write_object(members: &Map<String, Value>, to: &mut impl Write) -> io::Result
         to.write_all(b":")?;
         write_value(value, to)?;
     }
-    to.write_all(if members.is_empty() { b"{}" } else { b"}" })
+    to.write_all(if fields.is_empty() { b"{}" } else { b"}" })
 }
 
 #[cfg(test)]
@@ -348,12 +348,13 @@ mod tests {
     }
 
     #[test]
-    fn a_call_is_recorded_with_its_tool_and_how_it_ended() {
+    fn a_call_is_recorded_with_its_tool_and_its_status() {
         let caller =
             Caller { verified: true, session: Some("s1".into()), ..Caller::agent(AgentName::parse("ana").unwrap()) };
         let effect = crate::tool::Effect::Effectful;
         let tool = ToolDescriptor { effect, ..ToolDescriptor::new("notes.add", "rest", "rest") };
-        let subject = AuditedCall { caller: &caller, tool: Some(&tool), asked: "notes_add_1a2b", call_id: "call_7" };
+        let subject =
+            AuditedCall { caller: &caller, tool: Some(&tool), requested: "notes_add_1a2b", call_id: "call_7" };
         let end = CallEnd { status: Status::Refused(Code::Timeout), cause: Some(Cause::DeadlineExceeded) };
         let hash = Keyed::new(b"key").hash(&Map::new());
         let record =
@@ -363,9 +364,9 @@ mod tests {
     }
 
     #[test]
-    fn a_refused_name_is_recorded_as_it_was_asked_for() {
+    fn a_refused_call_is_recorded_with_the_requested_name() {
         let caller = Caller::unknown();
-        let subject = AuditedCall { caller: &caller, tool: None, asked: "wether", call_id: "1" };
+        let subject = AuditedCall { caller: &caller, tool: None, requested: "wether", call_id: "1" };
         let record = AuditRecord::new(AuditEvent::Refused, &subject, REFUSED, None);
         insta::assert_snapshot!(written(&record), @r#"{"time_unix_ms":0,"event":"refused","claimed":"unknown","verified":false,"asked":"wether","call_id":"1","status":"tool_not_found","cause":"tool_not_found"}"#);
     }
@@ -377,7 +378,7 @@ mod tests {
     }
 
     #[test]
-    fn an_action_is_recorded_with_who_acted_and_begins_no_line() {
+    fn an_action_is_recorded_with_its_operator_and_on_one_line() {
         let record = AuditRecord::acted("socket", "switch tool a\nb off", None, Status::Ok);
         insta::assert_snapshot!(written(&record), @r#"{"time_unix_ms":0,"event":"acted","verified":false,"action":"switch tool a\\nb off","operator":"socket","status":"ok"}"#);
         let long = AuditRecord::acted("socket", &"x".repeat(10_000), None, Status::Error);
@@ -385,7 +386,7 @@ mod tests {
     }
 
     #[test]
-    fn what_outsiders_write_is_cut_and_begins_no_line() {
+    fn texts_of_callers_are_cut_and_stay_on_one_line() {
         let hostile = format!("x\r\n\u{1b}[2J\u{2028}{}", "y".repeat(10_000));
         let text: Option<Arc<str>> = Some(hostile.as_str().into());
         let caller = Caller {
@@ -395,7 +396,7 @@ mod tests {
             session: text,
             ..Caller::unknown()
         };
-        let subject = AuditedCall { caller: &caller, tool: None, asked: &hostile, call_id: &hostile };
+        let subject = AuditedCall { caller: &caller, tool: None, requested: &hostile, call_id: &hostile };
         let record = AuditRecord::new(AuditEvent::Refused, &subject, REFUSED, None);
         let texts =
             [record.claimed.as_ref(), record.binding.as_ref(), record.profile.as_ref(), record.session.as_ref()];

@@ -18,7 +18,7 @@ pub(crate) enum StopReason {
     Cancelled,
     /// The daemon's time to finish calls is over.
     ShuttingDown,
-    /// The same, and the executor says that nothing has begun: it waited, such as for its backend to start.
+    /// The same, and the executor reports that nothing has begun: it waited, such as for its backend to start.
     ShuttingDownUnbegun,
 }
 
@@ -44,9 +44,9 @@ pub(crate) async fn run(
         () = cancelled.cancelled() => Err(StopReason::Cancelled),
         () = shutdown.cancelled() => {
             cancelled.cancel();
-            // An executor that waits ends at once, and says so.
-            let told = AssertUnwindSafe(&mut running).catch_unwind().now_or_never();
-            Err(match told {
+            // An executor that waits ends at once, with this failure.
+            let last = AssertUnwindSafe(&mut running).catch_unwind().now_or_never();
+            Err(match last {
                 Some(Ok(Err(failure))) if failure.cause == Cause::CancelledBeforeStart => {
                     StopReason::ShuttingDownUnbegun
                 }
@@ -58,7 +58,7 @@ pub(crate) async fn run(
             Ok(Err(timed_out(&tool)))
         }
     };
-    // What is stopped is dropped half-way, and its clean-up may panic as well. Its answer is known by then.
+    // What is stopped is dropped half-way, and its clean-up may panic as well. The result is known by then.
     if let Err(panic) = panic::catch_unwind(AssertUnwindSafe(move || drop(running))) {
         tracing::error!(tool = &*tool, detail = text_of_panic(&*panic), "a tool panicked while it was stopped");
     }
@@ -83,7 +83,7 @@ mod tests {
     use crate::tool::Executor;
 
     enum Behaviour {
-        Answers,
+        Returns,
         Panics,
         Hangs,
     }
@@ -91,7 +91,7 @@ mod tests {
     impl Executor for Behaviour {
         async fn execute(&self, _: ToolCall) -> Result<ToolOutput, ToolFailure> {
             match self {
-                Self::Answers => Ok(ToolOutput::text("done")),
+                Self::Returns => Ok(ToolOutput::text("done")),
                 Self::Panics => panic!("secret detail"),
                 Self::Hangs => std::future::pending().await,
             }
@@ -122,12 +122,12 @@ mod tests {
 
     #[tokio::test]
     async fn a_result_passes_through() {
-        let result = run_for(Behaviour::Answers, Duration::from_secs(30)).await.unwrap();
+        let result = run_for(Behaviour::Returns, Duration::from_secs(30)).await.unwrap();
         assert_eq!(result.unwrap(), ToolOutput::text("done"));
     }
 
     #[tokio::test]
-    async fn a_panic_is_a_failure_that_tells_the_caller_nothing() {
+    async fn a_panic_is_a_failure_without_internals_for_the_caller() {
         let failure = run_for(Behaviour::Panics, Duration::from_secs(30)).await.unwrap().unwrap_err();
         assert_eq!(failure.cause, Cause::Panicked);
         assert!(!failure.message.contains("secret"));
@@ -181,12 +181,12 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn shutdown_stops_a_call_and_tells_its_executor() {
+    async fn shutdown_stops_a_call_and_cancels_its_token() {
         let (call, shutdown) = (call(), CancellationToken::new());
-        let told = call.cancelled.clone();
+        let cancelled = call.cancelled.clone();
         shutdown.cancel();
         let stop = run(Arc::new(Behaviour::Hangs), call, Clock::SYSTEM.now() + Duration::from_secs(30), &shutdown);
         assert_eq!(stop.await.unwrap_err(), StopReason::ShuttingDown);
-        assert!(told.is_cancelled());
+        assert!(cancelled.is_cancelled());
     }
 }

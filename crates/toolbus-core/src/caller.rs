@@ -1,4 +1,4 @@
-//! Step 2: who is asking.
+//! Step 2: the caller.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use toolbus_protocol::{Envelope, bounded, header};
 
 /// Most daemons that pass a call on: one that comes from the last of them is run here, or nowhere.
 pub const MAX_HOPS: u8 = 4;
-/// Name of a caller that does not say who it is.
+/// Name of a caller whose message has no name.
 const UNKNOWN_CALLER: &str = "unknown";
 /// Start of the owner of an unknown caller. No agent has a colon in its name.
 const UNKNOWN: &str = "unknown:";
@@ -52,17 +52,17 @@ pub struct Sidecar {
     pub topic: String,
 }
 
-/// Who is asking, and as what.
+/// The sender of a request, with its binding, profile and session.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Caller {
     /// The agent; absent for a caller that is unknown.
     pub agent: Option<AgentName>,
-    /// The name as logs and answers show it: the agent's, or what an unknown caller calls itself.
+    /// The name in logs and replies: the agent's, or the one that an unknown caller gives itself.
     pub name: Arc<str>,
-    /// Key that tells the calls and sessions of this caller from those of all others. An unknown caller is never taken
-    /// for an agent, also not for one of the name that it gives itself.
+    /// Key of the calls and sessions of this caller, distinct from that of every other. An unknown caller is never
+    /// taken for an agent, also not for one of the name that it gives itself.
     pub owner: Arc<str>,
-    /// The sender's login at the broker, where the message says it: the broker has compared the two.
+    /// The sender's login at the broker, where the message has it: the broker has compared the two.
     pub login: Option<Arc<str>>,
     /// Whether the policy has a section for the agent. Without one it is of the class of all others, which share what
     /// is bounded.
@@ -152,7 +152,7 @@ pub(crate) fn is_named(owner: &str, name: &str) -> bool {
     of_unknown.and_then(|rest| rest.strip_prefix(':')) == Some(name)
 }
 
-/// The agent that a sender says it is, or speaks for.
+/// The agent that a sender claims to be, or acts for.
 fn claimed(envelope: &Envelope) -> Option<AgentName> {
     envelope.source.as_deref().and_then(|name| AgentName::parse(name).ok())
 }
@@ -177,8 +177,8 @@ impl Caller {
         self.agent.as_ref().filter(|_| self.has_section).map(AgentName::shared)
     }
 
-    /// Whose part of what is limited by caller it uses. Callers without a section may choose their own names, so that they
-    /// share one.
+    /// Whose part of what is limited by caller it uses. Callers without a section may choose their own names, so that
+    /// they share one.
     #[must_use]
     pub fn share(&self) -> Arc<str> {
         if self.has_section { Arc::clone(&self.owner) } else { WITHOUT_SECTION.into() }
@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn the_broker_names_the_agent_whatever_the_header_says() {
+    fn the_login_names_the_agent_whatever_the_header_contains() {
         let identity = broker(&[("svc-ana", "ana")]);
         assert_eq!(name_of(&identity, Some("svc-ana"), Some("bob")).as_deref(), Some("ana"));
         assert_eq!(name_of(&identity, Some("bob"), Some("ana")).as_deref(), Some("bob"));
@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sidecar_serves_one_agent_and_everybody_on_its_own_topic() {
+    fn a_sidecar_serves_one_agent_and_every_sender_on_its_own_topic() {
         let sidecar = Some(Sidecar { agent: agent("ana"), topic: "tool.invoke.agent.ana".to_owned() });
         let identity = Identity { sidecar, ..Identity::default() };
         let caller =

@@ -1,5 +1,5 @@
-//! Small requests beside calls: cancel, list, ping, the end of a session, and what others answer on topics of their own.
-//! Each is obeyed in a task of its own, and answered when its sender left an address.
+//! Small requests beside calls: cancel, list, ping, the end of a session, and those that handlers take on topics of
+//! their own. Each is obeyed in a task of its own, and has a reply when its sender left an address.
 
 mod handler;
 mod hints;
@@ -36,16 +36,16 @@ use reply::{message, refusal};
 
 /// Longest body of a small request, in bytes.
 pub const MAX_CONTROL_BODY: usize = 64 * 1024;
-/// Longest wait for the confirm of an answer.
+/// Longest wait for the confirm of a reply.
 const REPLY_TIME: Duration = Duration::from_secs(5);
-/// Answers to calls that are kept at a time; what exceeds them goes back to its queue. No prefetch bounds them: where a
-/// connection was lost, its deliveries come again, and the answers to both are kept.
+/// Replies to calls that are kept at a time; a request beyond them goes back to its queue. No prefetch bounds them:
+/// where a connection was lost, its deliveries come again, and the replies to both are kept.
 const MAX_KEPT: usize = 1024;
 
 /// Description of the daemon in a pong.
 #[derive(Debug, Clone)]
 pub struct About {
-    /// The daemon's name: the source of its answers.
+    /// The daemon's name: the source of its replies.
     pub name: String,
     /// Version of the daemon.
     pub version: String,
@@ -57,15 +57,15 @@ pub struct About {
     pub started: std::time::Instant,
 }
 
-/// Answers small requests. Cheap to clone.
+/// Replies to small requests. Cheap to clone.
 #[derive(Clone)]
 pub struct ControlService {
     parts: Arc<ControlParts>,
-    /// Who answers on topics that are not the service's own.
-    answerers: Arc<HashMap<Cow<'static, str>, Arc<dyn ControlHandler>>>,
+    /// Handlers of topics that are not the service's own.
+    handlers: Arc<HashMap<Cow<'static, str>, Arc<dyn ControlHandler>>>,
     /// Handler of `tool.hints`.
     hints: Option<Arc<dyn HintSource>>,
-    /// Whether what agents ask of all daemons is left to another one.
+    /// Whether requests of agents to all daemons are left to another one.
     leaves_agents: bool,
 }
 
@@ -75,7 +75,7 @@ struct ControlParts {
     dispatcher: Dispatcher,
     sessions: SessionSets,
     undelivered: Throttle,
-    /// Places for answers that are kept until the broker takes them.
+    /// Slots for replies that are kept until the broker takes them.
     kept: Semaphore,
     lists: ListCache,
 }
@@ -122,7 +122,7 @@ impl ControlService {
         dispatcher: Dispatcher,
         sessions: SessionSets,
     ) -> Self {
-        // A rejected answer ends at once: who asked can ask again, and waiting would hold up the others.
+        // A rejected reply is given up at once: its sender can repeat the request, and waiting would delay the others.
         let replies = Replies::new(bus, rules, 0);
         Self {
             parts: Arc::new(ControlParts {
@@ -134,40 +134,40 @@ impl ControlService {
                 kept: Semaphore::new(MAX_KEPT),
                 lists: ListCache::default(),
             }),
-            answerers: Arc::default(),
+            handlers: Arc::default(),
             hints: None,
             leaves_agents: false,
         }
     }
 
-    /// Leaves requests on `tool.list`, `tool.hints` and `tool.ping` to the daemon that takes the calls of agents. A queue
-    /// may be bound to these topics from before.
+    /// Leaves requests on `tool.list`, `tool.hints` and `tool.ping` to the daemon that takes the calls of agents. A
+    /// queue may be bound to these topics from before.
     #[must_use]
     pub const fn without_agents(mut self) -> Self {
         self.leaves_agents = true;
         self
     }
 
-    /// Has the requests of `topic` answered by this handler.
+    /// Passes the requests of `topic` to this handler.
     #[must_use]
-    pub fn with(mut self, topic: impl Into<Cow<'static, str>>, answerer: Arc<dyn ControlHandler>) -> Self {
-        Arc::make_mut(&mut self.answerers).insert(topic.into(), answerer);
+    pub fn with(mut self, topic: impl Into<Cow<'static, str>>, handler: Arc<dyn ControlHandler>) -> Self {
+        Arc::make_mut(&mut self.handlers).insert(topic.into(), handler);
         self
     }
 
-    /// Has `tool.hints` answered with these hints.
+    /// Replies to `tool.hints` with these hints.
     #[must_use]
     pub fn with_hints(mut self, hints: Arc<dyn HintSource>) -> Self {
         self.hints = Some(hints);
         self
     }
 
-    /// Obeys a request, answers it, and settles its delivery.
+    /// Obeys a request, sends its reply, and settles its delivery.
     pub(crate) async fn handle(self, delivery: Delivery) {
-        let is_over = match self.asked(&delivery) {
-            Ok(asked) => match self.obey(&delivery, &asked).await {
-                Ok(said) => self.answer(&asked, &delivery, said).await,
-                Err(refused) => self.refuse(Some(asked), &delivery, &refused).await,
+        let is_over = match self.read(&delivery) {
+            Ok(request) => match self.obey(&delivery, &request).await {
+                Ok(reply) => self.send(&request, &delivery, reply).await,
+                Err(refused) => self.refuse(Some(request), &delivery, &refused).await,
             },
             Err(refused) => self.refuse(None, &delivery, &refused).await,
         };
@@ -179,35 +179,38 @@ impl ControlService {
     }
 
     /// Does what the topic stands for.
-    async fn obey(&self, delivery: &Delivery, asked: &ControlRequest) -> Result<Option<ControlReply>, ControlRefusal> {
-        if let Some(answerer) = self.answerers.get(&*delivery.routing_key) {
-            body_up_to(delivery, answerer.max_body())?;
-            return Ok(answerer.answer(asked).await?);
+    async fn obey(
+        &self,
+        delivery: &Delivery,
+        request: &ControlRequest,
+    ) -> Result<Option<ControlReply>, ControlRefusal> {
+        if let Some(handler) = self.handlers.get(&*delivery.routing_key) {
+            body_up_to(delivery, handler.max_body())?;
+            return Ok(handler.handle(request).await?);
         }
         match &*delivery.routing_key {
-            topic::TOOL_CANCEL => self.cancel(delivery, asked),
-            topic::TOOL_SESSION_END => self.end_session(delivery, asked),
+            topic::TOOL_CANCEL => self.cancel(delivery, request),
+            topic::TOOL_SESSION_END => self.end_session(delivery, request),
             topic => match topic::control_in(topic) {
                 Some(control) if self.leaves_agents && topic == control => Err(ControlRefusal::NotOurs),
-                Some(topic::TOOL_LIST) => self.list(delivery, asked).await,
-                Some(topic::TOOL_HINTS) => self.hint(delivery, asked).await,
-                Some(topic::TOOL_PING) => Ok(Some(self.ping(asked))),
+                Some(topic::TOOL_LIST) => self.list(delivery, request).await,
+                Some(topic::TOOL_HINTS) => self.hint(delivery, request).await,
+                Some(topic::TOOL_PING) => Ok(Some(self.ping(request))),
                 _ => Err(ControlRefusal::NotOurs),
             },
         }
     }
 
     /// Cancels what the request names, if it is the sender's.
-    fn cancel(&self, delivery: &Delivery, asked: &ControlRequest) -> Result<Option<ControlReply>, ControlRefusal> {
-        let request = ToolCancelRequest::parse(body(delivery)?)?;
-        let tool_call_id = request.tool_call_id;
-        let cancelled = self.parts.dispatcher.cancel(&asked.caller, &tool_call_id, asked.envelope.timestamp);
+    fn cancel(&self, delivery: &Delivery, request: &ControlRequest) -> Result<Option<ControlReply>, ControlRefusal> {
+        let tool_call_id = ToolCancelRequest::parse(body(delivery)?)?.tool_call_id;
+        let cancelled = self.parts.dispatcher.cancel(&request.caller, &tool_call_id, request.envelope.timestamp);
         let response = ToolCancelResponse { tool_call_id, cancelled };
         Ok(Some(ControlReply::new(message_type::TOOL_CANCEL_RESPONSE, &response)))
     }
 
     /// Reply to a ping: the daemon's description, and how many tools the sender may use.
-    fn ping(&self, asked: &ControlRequest) -> ControlReply {
+    fn ping(&self, request: &ControlRequest) -> ControlReply {
         let about = &self.parts.about;
         let pong = Pong {
             name: about.name.clone(),
@@ -216,24 +219,28 @@ impl ControlService {
             roles: about.roles.clone(),
             uptime_seconds: self.parts.dispatcher.clock().since(about.started).as_secs(),
             in_flight: self.parts.dispatcher.load().in_flight() as u64,
-            tools: self.parts.dispatcher.policy().effective(&asked.caller).names().count() as u64,
+            tools: self.parts.dispatcher.policy().effective(&request.caller).names().count() as u64,
             takes: None,
         };
         ControlReply { persistent: false, ..ControlReply::new(message_type::PONG, &pong) }
     }
 
-    /// Ends a session of the sender's; there is nothing to answer.
-    fn end_session(&self, delivery: &Delivery, asked: &ControlRequest) -> Result<Option<ControlReply>, ControlRefusal> {
+    /// Ends a session of the sender's; there is no reply.
+    fn end_session(
+        &self,
+        delivery: &Delivery,
+        request: &ControlRequest,
+    ) -> Result<Option<ControlReply>, ControlRefusal> {
         let session: Arc<str> = SessionEnd::parse(body(delivery)?)?.session_id.into();
-        self.parts.dispatcher.policy().end_session(&asked.caller, &session);
-        self.parts.sessions.end_session(&asked.caller.owner, &session);
+        self.parts.dispatcher.policy().end_session(&request.caller, &session);
+        self.parts.sessions.end_session(&request.caller.owner, &session);
         Ok(None)
     }
 
-    fn asked(&self, delivery: &Delivery) -> Result<ControlRequest, ControlRefusal> {
+    fn read(&self, delivery: &Delivery) -> Result<ControlRequest, ControlRefusal> {
         let envelope = Envelope::read(&delivery.properties);
-        let expected = match (self.answerers.get(&*delivery.routing_key), &*delivery.routing_key) {
-            (Some(answerer), _) => answerer.message_type(),
+        let expected = match (self.handlers.get(&*delivery.routing_key), &*delivery.routing_key) {
+            (Some(handler), _) => handler.message_type(),
             (None, topic::TOOL_CANCEL) => Some(message_type::TOOL_CANCEL_REQUEST),
             (None, topic) => match topic::control_in(topic) {
                 Some(topic::TOOL_LIST) => Some(message_type::TOOL_LIST_REQUEST),
@@ -269,12 +276,12 @@ impl ControlService {
         })
     }
 
-    /// Says why a request is not obeyed: to its sender, when that can be answered, and else to the log. Whether the request
-    /// is over.
-    async fn refuse(&self, asked: Option<ControlRequest>, delivery: &Delivery, refused: &ControlRefusal) -> bool {
+    /// Reports why a request is not obeyed: to its sender, if that can have a reply, and else to the log. Returns
+    /// whether the request is over.
+    async fn refuse(&self, request: Option<ControlRequest>, delivery: &Delivery, refused: &ControlRefusal) -> bool {
         let topic = &delivery.routing_key;
-        let caller = asked.as_ref().map(|asked| shown(&asked.caller.name));
-        match (&asked, refused) {
+        let caller = request.as_ref().map(|request| shown(&request.caller.name));
+        match (&request, refused) {
             (_, ControlRefusal::TooLarge(..)) if self.is_listening(delivery) => {
                 tracing::debug!(%topic, reason = %refused, "ignored a message that is too large");
                 true
@@ -288,12 +295,12 @@ impl ControlService {
                 self.parts.dispatcher.replier().pause().await;
                 false
             }
-            // What reaches every replica is answered by none, so that its sender does not hear as many refusals.
-            (Some(asked), refused) if asked.address.is_some() && is_of_one(delivery) => {
+            // A request that reaches every replica has no reply, so that its sender does not get as many refusals.
+            (Some(request), refused) if request.address.is_some() && is_of_one(delivery) => {
                 tracing::info!(%topic, caller, reason = %refused, "refused a request");
-                let answerer = self.answerers.get(&**topic);
-                let said = answerer.and_then(|answerer| answerer.refusal(asked, &refused.to_string()));
-                self.answer(asked, delivery, Some(said.unwrap_or_else(|| refusal(asked, delivery, refused)))).await
+                let handler = self.handlers.get(&**topic);
+                let reply = handler.and_then(|handler| handler.refusal(request, &refused.to_string()));
+                self.send(request, delivery, Some(reply.unwrap_or_else(|| refusal(request, delivery, refused)))).await
             }
             (_, refused) => {
                 tracing::info!(%topic, caller, reason = %refused, "ignored a request that cannot be answered");
@@ -307,7 +314,8 @@ impl ControlService {
         }
     }
 
-    /// Dead-letters a request; whether it is over. One that reached every replica has no queue for dead letters, and is dropped.
+    /// Dead-letters a request; whether it is over. One that reached every replica has no queue for dead letters, and is
+    /// dropped.
     async fn dead_letter(&self, delivery: &Delivery, reason: DeadReason) -> bool {
         if !is_of_one(delivery) {
             return true;
@@ -323,33 +331,33 @@ impl ControlService {
         self.parts.dispatcher.replier().dead_letter(letter).await.is_over()
     }
 
-    /// Whether what came is heard, and never answered.
+    /// Whether the topic carries messages that never have a reply.
     fn is_listening(&self, delivery: &Delivery) -> bool {
-        self.answerers.get(&*delivery.routing_key).is_some_and(|answerer| answerer.is_listening())
+        self.handlers.get(&*delivery.routing_key).is_some_and(|handler| handler.is_listening())
     }
 
-    /// Sends an answer, for [`REPLY_TIME`] at most: the request was obeyed, and its sender can ask again. That to a call is
-    /// kept. Whether the request is over.
-    async fn answer(&self, asked: &ControlRequest, delivery: &Delivery, said: Option<ControlReply>) -> bool {
-        let (Some(address), Some(mut said)) = (&asked.address, said) else { return true };
-        let _turn = said.turn.take();
+    /// Sends a reply, for [`REPLY_TIME`] at most: the request was obeyed, and its sender can repeat it. A reply to a
+    /// call is kept. Returns whether the request is over.
+    async fn send(&self, request: &ControlRequest, delivery: &Delivery, reply: Option<ControlReply>) -> bool {
+        let (Some(address), Some(mut reply)) = (&request.address, reply) else { return true };
+        let _turn = reply.turn.take();
         let (dispatcher, now) = (&self.parts.dispatcher, self.parts.dispatcher.clock().now());
-        let answer = message(&self.parts.about.name, dispatcher.random(), asked, said);
-        let is_call = self.answerers.get(&*delivery.routing_key).is_some_and(|answerer| answerer.runs_calls());
-        let place = is_call.then(|| self.parts.kept.try_acquire().ok()).flatten();
-        if place.is_some() {
-            let (queue, call_id) = (&*delivery.queue, &*asked.envelope.correlation_id);
-            let trace_id = asked.envelope.trace.as_ref().map(TraceContext::trace_id);
+        let message = message(&self.parts.about.name, dispatcher.random(), request, reply);
+        let is_call = self.handlers.get(&*delivery.routing_key).is_some_and(|handler| handler.runs_calls());
+        let slot = is_call.then(|| self.parts.kept.try_acquire().ok()).flatten();
+        if slot.is_some() {
+            let (queue, call_id) = (&*delivery.queue, &*request.envelope.correlation_id);
+            let trace_id = request.envelope.trace.as_ref().map(TraceContext::trace_id);
             return dispatcher
                 .replier()
-                .reply(&ReplyPath { address, queue, call_id, trace_id, deadline: now }, &answer)
+                .reply(&ReplyPath { address, queue, call_id, trace_id, deadline: now }, &message)
                 .await;
         }
-        let delivered = self.parts.replies.deliver(address, &answer, Instant::from_std(now) + REPLY_TIME).await;
+        let delivered = self.parts.replies.deliver(address, &message, Instant::from_std(now) + REPLY_TIME).await;
         if let Err(reason) = &delivered
             && let Some(left_out) = self.parts.undelivered.due()
         {
-            let (reply_to, kind) = (shown(&address.written), &answer.properties.message_type);
+            let (reply_to, kind) = (shown(&address.written), &message.properties.message_type);
             tracing::warn!(%reason, reply_to, kind, left_out, "a reply was not delivered");
         }
         if is_call && delivered.is_err() {

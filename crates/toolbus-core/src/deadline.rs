@@ -24,10 +24,10 @@ const IMPLAUSIBLE_AGE: Duration = Duration::from_secs(24 * 60 * 60);
 /// Executors end this much before the call does, at the most.
 const MAX_MARGIN: Duration = Duration::from_millis(250);
 
-/// The time that a caller grants: what it asked for and how much of it is left.
+/// The time that a caller grants: its length, and how much of it is left.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct TimeBudget {
-    asked: Option<Duration>,
+    granted: Option<Duration>,
     age: Duration,
     /// Whether a budget was named that cannot be used.
     pub(crate) is_unusable: bool,
@@ -35,7 +35,7 @@ pub(crate) struct TimeBudget {
 
 impl TimeBudget {
     /// Of a caller that names no budget.
-    pub(crate) const UNLIMITED: Self = Self { asked: None, age: Duration::ZERO, is_unusable: false };
+    pub(crate) const UNLIMITED: Self = Self { granted: None, age: Duration::ZERO, is_unusable: false };
 
     /// Reads the caller's budget, less the age of the message where both are known.
     ///
@@ -43,42 +43,42 @@ impl TimeBudget {
     pub(crate) fn read(envelope: &Envelope, now: SystemTime) -> Self {
         let text = envelope.header(header::TIMEOUT_MS);
         let milliseconds = text.and_then(|text| text.trim().parse().ok()).filter(|number| *number > 0);
-        let asked = milliseconds.map(Duration::from_millis);
-        let age = match (asked, envelope.timestamp) {
+        let granted = milliseconds.map(Duration::from_millis);
+        let age = match (granted, envelope.timestamp) {
             (Some(_), Some(seconds)) => age(seconds, now),
             _ => Duration::ZERO,
         };
-        Self { asked, age, is_unusable: text.is_some() && asked.is_none() }
+        Self { granted, age, is_unusable: text.is_some() && granted.is_none() }
     }
 
     /// The time until a deadline that is fixed already.
     pub(crate) fn until(deadline: Instant, now: Instant) -> Self {
-        Self { asked: Some(deadline.saturating_duration_since(now)), age: Duration::ZERO, is_unusable: false }
+        Self { granted: Some(deadline.saturating_duration_since(now)), age: Duration::ZERO, is_unusable: false }
     }
 
     /// When the call must have ended, given the limit of its tool.
     pub(crate) fn deadline(&self, arrived: Instant, tool_limit: Option<Duration>, budgets: Budgets) -> Instant {
-        let time = match (self.asked, tool_limit) {
-            (Some(asked), Some(limit)) => asked.min(limit),
-            (Some(asked), None) => asked,
+        let time = match (self.granted, tool_limit) {
+            (Some(granted), Some(limit)) => granted.min(limit),
+            (Some(granted), None) => granted,
             (None, Some(limit)) => limit,
             (None, None) => budgets.default,
         };
         let time = time.min(budgets.max);
-        match self.asked {
-            // The age counts against what the caller asked for, not against what the tool is allowed.
-            Some(asked) => arrived + time.min(asked.saturating_sub(self.age)),
+        match self.granted {
+            // The age counts against the time that the caller grants, not against that of the tool.
+            Some(granted) => arrived + time.min(granted.saturating_sub(self.age)),
             None => arrived + time,
         }
     }
 
     /// Whether the caller had given up before the message arrived.
     pub(crate) fn is_spent(&self) -> bool {
-        self.asked.is_some_and(|asked| asked <= self.age)
+        self.granted.is_some_and(|granted| granted <= self.age)
     }
 }
 
-/// When an inner layer has to end, so that its error, which says more, is reported instead of the outer one.
+/// When an inner layer has to end, so that its more precise error is reported instead of the outer one.
 pub(crate) fn inner(deadline: Instant, now: Instant) -> Instant {
     let margin = (deadline.saturating_duration_since(now) / 20).min(MAX_MARGIN);
     deadline.checked_sub(margin).unwrap_or(deadline)

@@ -57,7 +57,7 @@ use crate::running::RunningCalls;
 use crate::telemetry::{CallSummary, Load, Telemetry};
 use crate::tool::{Tool, ToolCall, ToolOutput};
 
-/// A request that was delivered this often before is answered instead of tried again.
+/// A request that was delivered this often before gets a reply instead of another try.
 const MAX_EARLIER_DELIVERIES: u32 = 4;
 
 /// Settings of the dispatcher.
@@ -65,7 +65,7 @@ const MAX_EARLIER_DELIVERIES: u32 = 4;
 pub struct DispatcherSettings {
     /// This daemon's name: the source of its replies.
     pub name: String,
-    /// Which addresses answers may go to.
+    /// Rules of the addresses that replies may go to.
     pub replies: ReplyRules,
     /// Time that calls may take.
     pub budgets: Budgets,
@@ -83,7 +83,7 @@ pub struct DispatcherSettings {
     pub ledger: Option<LedgerSettings>,
     /// Splitting of results that are too long for a model; `None`: none is split.
     pub results: Option<ResultSettings>,
-    /// Tells the time.
+    /// The clock.
     pub clock: Clock,
     /// Makes ids.
     pub random: Random,
@@ -128,7 +128,7 @@ enum Abort {
     Failed(ToolFailure),
     /// The message goes back to its queue, for another daemon or a later start, or has gone back with its connection.
     Requeued,
-    /// Settled without a reply, because another bridge may have what the call asks for.
+    /// Settled without a reply, because another bridge may have the tool.
     Ignored(ToolFailure),
     /// Another daemon has begun it, or answered it.
     Known(LedgerEntry),
@@ -166,7 +166,7 @@ impl Dispatcher {
     }
 
     /// Ends the calls that are still under way: those that did not begin or can be repeated go back to their queue, the
-    /// others are answered `cancelled`.
+    /// others get the reply `cancelled`.
     pub fn shut_down(&self) {
         self.parts.shutdown.cancel();
     }
@@ -176,8 +176,9 @@ impl Dispatcher {
         &self.parts.direct
     }
 
-    /// Cancels the calls of `caller` with this id; false when there is none here. `sent` says when the cancellation was
-    /// sent, in seconds since 1970: then it also cancels a call that was sent no later, and arrives after it.
+    /// Cancels the calls of `caller` with this id; false when there is none here. `sent` is the time at which the
+    /// cancellation was sent, in seconds since 1970: then it also cancels a call that was sent no later, and arrives
+    /// after it.
     #[must_use]
     pub fn cancel(&self, caller: &Caller, call_id: &str, sent: Option<u64>) -> bool {
         self.parts.running.cancel(&caller.owner, call_id, sent)
@@ -195,7 +196,7 @@ impl Dispatcher {
         self.notifier_of(ToolNames, bus).0
     }
 
-    /// Notifies agents of changes of something else, and agents that ask of everything.
+    /// Notifies agents of changes of something else, and requesting agents of everything.
     #[must_use]
     pub fn notifier_of<N: NotificationSource>(
         &self,
@@ -207,7 +208,7 @@ impl Dispatcher {
         ChangeNotifier::new(source, name, policy, bus, parts.settings.random, callers)
     }
 
-    /// Tells the time.
+    /// The clock.
     pub(crate) fn clock(&self) -> Clock {
         self.parts.settings.clock
     }
@@ -221,7 +222,7 @@ impl Dispatcher {
     pub(crate) fn note_list(&self, caller: &Caller, effective: &EffectiveTools) {
         if let Some(agent) = &caller.agent {
             self.parts.callers.note_list(agent, effective.catalogue());
-            if effective.is_everybody() {
+            if effective.has_no_section() {
                 self.parts.callers.note(agent, effective.catalogue());
             }
         }
@@ -317,7 +318,7 @@ impl Dispatcher {
         }
     }
 
-    /// As [`Self::run`]. A panic of our own must not leave the call hanging, either.
+    /// As [`Self::run`]. A panic of the daemon's own code must not leave the call hanging, either.
     async fn run_contained(&self, call: &mut Call) -> Result<ToolOutput, Abort> {
         let result = AssertUnwindSafe(self.run(call)).catch_unwind().await;
         result.unwrap_or_else(|panic| Err(failure::panicked(&*panic).into()))

@@ -9,7 +9,8 @@ use regex::RegexBuilder;
 
 /// Most times that one comparison goes back. An e-mail address needs some tens.
 pub(crate) const MAX_BACKTRACKS: usize = 5_000;
-/// Longest text that is compared with a pattern that backtracks, in bytes. Between two steps back, all of it may be read.
+/// Longest text that is compared with a pattern that backtracks, in bytes. Between two steps back, all of it may be
+/// read.
 pub(crate) const MAX_BACKTRACKED: usize = 4096;
 /// Largest compiled form of a pattern that models are shown, in bytes.
 const MAX_SHOWN: usize = 256 * 1024;
@@ -24,8 +25,8 @@ pub(crate) enum EcmaPattern {
 }
 
 impl EcmaPattern {
-    /// Compiles a pattern, with each of its parts at most `size` bytes large, and `states` for its comparisons; `None` if
-    /// it is no pattern or too large.
+    /// Compiles a pattern, with each of its parts at most `size` bytes large, and `states` for its comparisons; `None`
+    /// if it is no pattern or too large.
     pub(crate) fn new(source: &str, size: usize, states: usize) -> Option<Self> {
         if !backtracks(source) {
             let translated = to_rust_regex(source).ok()?;
@@ -47,7 +48,7 @@ impl EcmaPattern {
     }
 }
 
-/// Whether a pattern looks around or refers back. Also says so of a few that only look as if they did.
+/// Whether a pattern looks around or refers back. Also true of a few that only look as if they did.
 pub(crate) fn backtracks(source: &str) -> bool {
     LOOKAROUND.iter().any(|construct| source.contains(construct)) || references_back(source) > 0
 }
@@ -103,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn what_would_backtrack_without_end_is_not_decided() {
+    fn a_pattern_with_endless_backtracking_is_left_undecided() {
         let endless = r"^(a|a)*\1b";
         assert_eq!(matches(endless, &"a".repeat(60)), None);
         assert_eq!(matches("(?=a)a", &"a".repeat(100_000)), None);

@@ -1,6 +1,6 @@
-//! Events that telemetry records: runs of scripts, pages and searches of the web, tasks of other agents, and MCP traffic,
-//! named after OpenTelemetry's conventions for MCP: requests to servers whose tools the daemon offers, and requests of
-//! clients that it serves.
+//! Events that telemetry records: runs of scripts, pages and searches of the web, tasks of other agents, and MCP
+//! traffic, named after OpenTelemetry's conventions for MCP: requests to servers whose tools the daemon offers, and
+//! requests of clients that it serves.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use toolbus_protocol::TraceContext;
 
 /// Receives what happens with MCP servers. Implementations neither block nor fail.
 pub trait McpClientEvents: Send + Sync + 'static {
-    /// A request that was answered, or not.
+    /// A request, with a response or without.
     fn operation(&self, operation: &McpClientOperation<'_>);
 
     /// A connection that ended.
@@ -28,7 +28,7 @@ pub struct McpClientOperation<'a> {
     pub protocol_version: &'a str,
     /// `pipe` or `tcp`.
     pub transport: &'a str,
-    /// From the request to its answer.
+    /// Time from the request to its response.
     pub duration: Duration,
     /// Type of the error, if any: `tool_error`, `timeout`, `cancelled`, `connection_lost`, or a JSON-RPC error code.
     pub error_type: Option<&'a str>,
@@ -80,8 +80,8 @@ pub trait McpServerRequest: Send {
     /// The trace that the request goes on in; `None` if it goes on in the client's.
     fn trace(&self) -> Option<TraceContext>;
 
-    /// The request was answered. `tool` is the called tool, if the client has it. `error_type` is `tool_error`, the
-    /// bus's code of a failure, or a JSON-RPC error code.
+    /// The response was sent. `tool` is the called tool, if the client has it. `error_type` is `tool_error`, the bus's
+    /// code of a failure, or a JSON-RPC error code.
     fn finished(self: Box<Self>, tool: Option<&str>, error_type: Option<&str>);
 }
 
@@ -131,14 +131,14 @@ impl ScriptRun {
 
 /// Receives what happens with the web tools. Implementations neither block nor fail.
 pub trait WebEvents: Send + Sync + 'static {
-    /// A page was asked for, and received or not.
+    /// A page was requested, and received or not.
     fn fetched(&self, fetch: &WebFetch);
 
-    /// A search engine was asked.
+    /// A search engine was queried.
     fn searched(&self, search: &WebSearch);
 }
 
-/// One page that a caller asked for.
+/// One page that a caller requested.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct WebFetch {
     /// Outcome of the fetch: one of [`WebFetch::OUTCOMES`].
@@ -193,8 +193,8 @@ pub struct WebSearch {
 impl WebSearch {
     /// The kinds of engines.
     pub const PROVIDERS: [&str; 4] = ["brave", "searxng", "tavily", "json"];
-    /// Outcomes of queries: answered, without a key, with one that is refused, over the quota or the rate, with another
-    /// error of HTTP, with no response or none that can be read, or too late.
+    /// Outcomes of queries: with a response, without a key, with one that is refused, over the quota or the rate, with
+    /// another error of HTTP, with no response or none that can be read, or too late.
     pub const OUTCOMES: [&str; 9] = [
         "ok",
         "no_key",
@@ -213,8 +213,8 @@ pub trait AgentEvents: Send + Sync + 'static {
     /// An announcement was heard; `outcome` is one of [`AgentOutcomes::ANNOUNCEMENTS`].
     fn announced(&self, outcome: &'static str);
 
-    /// Something was said about a task; `outcome` is one of [`AgentOutcomes::ANSWERS`].
-    fn answered(&self, outcome: &'static str);
+    /// A message about a task has arrived; `outcome` is one of [`AgentOutcomes::TASK_MESSAGES`].
+    fn task_message(&self, outcome: &'static str);
 
     /// A task has ended; `outcome` is one of [`AgentOutcomes::TASKS`].
     fn task_ended(&self, outcome: &'static str);
@@ -231,9 +231,9 @@ impl AgentOutcomes {
     pub const ANNOUNCEMENTS: [&str; 8] =
         ["new", "known", "left", "well_known", "not_own", "taken", "full", "malformed"];
     /// Outcomes of messages about tasks: taken as the result, or as its state; ignored because there is no such task,
-    /// because the agent was not asked, because it names another task, because the task had a result or was given up,
-    /// because it cannot be read, or because the store is away.
-    pub const ANSWERS: [&str; 9] = [
+    /// because the agent was not given the task, because it names another task, because the task had a result or was
+    /// given up, because it cannot be read, or because the store is away.
+    pub const TASK_MESSAGES: [&str; 9] = [
         "result",
         "state",
         "unknown_task",
@@ -244,7 +244,8 @@ impl AgentOutcomes {
         "malformed",
         "store_unavailable",
     ];
-    /// Ends of tasks: as the agent says, without a result in time, or not given because the agent does not take them.
+    /// Ends of tasks: as the agent reports, without a result in time, or not given because the agent does not take
+    /// them.
     pub const TASKS: [&str; 6] = ["completed", "failed", "canceled", "input_required", "timeout", "not_sent"];
 }
 
@@ -255,8 +256,8 @@ pub trait SubagentEvents: Send + Sync + 'static {
 }
 
 impl dyn SubagentEvents {
-    /// Outcomes of reports: taken, of no task, of an agent that was not asked, of another agent than the one that works
-    /// on the task, of a task that has ended, or lost because the task could not be changed.
+    /// Outcomes of reports: taken, of no task, of an agent that was not given the task, of another agent than the one
+    /// that works on the task, of a task that has ended, or lost because the task could not be changed.
     pub const OUTCOMES: [&'static str; 6] = ["taken", "no_task", "not_asked", "another_works", "ended", "lost"];
 }
 
@@ -283,7 +284,7 @@ impl WebEvents for Discard {
 impl AgentEvents for Discard {
     fn announced(&self, _: &'static str) {}
 
-    fn answered(&self, _: &'static str) {}
+    fn task_message(&self, _: &'static str) {}
 
     fn task_ended(&self, _: &'static str) {}
 }

@@ -1,4 +1,4 @@
-//! Why a call has no result, and what its reply, its metrics and its log say.
+//! Why a call has no result, and the fields of its reply, its metrics and its log.
 
 use std::any::Any;
 use std::time::Duration;
@@ -38,7 +38,7 @@ pub enum Cause {
     ConnectFailed,
     /// The backend went away while it worked on the call.
     ConnectionLost,
-    /// The backend said that it cannot serve now (HTTP 502, 503, 504).
+    /// The backend responded that it cannot serve now (HTTP 502, 503, 504).
     Unavailable,
     /// The backend needs credentials that only a person can give.
     AuthRequired,
@@ -48,7 +48,7 @@ pub enum Cause {
     ResultTooLarge,
     /// The result is not text, or not what was announced.
     InvalidResult,
-    /// The request was delivered too often without an answer.
+    /// The request was delivered too often without a reply.
     DeliveredTooOften,
     /// The request had begun before, and how that ended is not known.
     OutcomeUnknown,
@@ -145,14 +145,14 @@ impl ToolFailure {
         Self::new(Cause::InvalidArguments, message)
     }
 
-    /// Adds what only the log may say.
+    /// Adds a detail for the log alone.
     #[must_use]
     pub fn with_detail(mut self, detail: impl ToString) -> Self {
         self.detail = Some(detail.to_string());
         self
     }
 
-    /// Says of a call that its tool may have acted, though this call did not run it.
+    /// Marks a call whose tool may have acted, though this call did not run it.
     pub(crate) fn begun(mut self) -> Self {
         self.verdict = Some(verdict(self.cause, Effect::Undeclared, true));
         self
@@ -180,8 +180,8 @@ impl ToolFailure {
     }
 }
 
-/// A failure as a caller on the bus gets it: its message is made for that caller, and its cause says only what kind of
-/// mistake it was.
+/// A failure as a caller on the bus gets it: its message is made for that caller, and its cause is only the kind of
+/// mistake.
 impl From<ToolError> for ToolFailure {
     fn from(error: ToolError) -> Self {
         let cause = match error.code {
@@ -215,9 +215,9 @@ pub struct Verdict {
     pub outcome: Option<Outcome>,
 }
 
-/// Maps a cause to the wire: the only place where codes, retry hints and outcomes are decided.
+/// Maps a cause to the wire: the only function by which codes, retry hints and outcomes are decided.
 ///
-/// `started` says whether the executor had begun. A tool *declared* effectful that may have started is never said to be
+/// `started`: whether the executor had begun. A tool *declared* effectful that may have started is never reported as
 /// retryable; an undeclared one is, as peers expect.
 #[must_use]
 pub const fn verdict(cause: Cause, effect: Effect, started: bool) -> Verdict {
@@ -254,7 +254,7 @@ pub const fn verdict(cause: Cause, effect: Effect, started: bool) -> Verdict {
 pub enum Status {
     /// A result.
     Ok,
-    /// A result in which the tool says that it did not succeed.
+    /// A result with `isError`.
     Error,
     /// No result, with this code.
     Refused(Code),
@@ -325,7 +325,7 @@ mod tests {
 
     const EFFECTS: [Effect; 4] = [Effect::ReadOnly, Effect::Idempotent, Effect::Effectful, Effect::Undeclared];
 
-    fn told(Verdict { is_retryable, outcome, .. }: Verdict) -> String {
+    fn summary(Verdict { is_retryable, outcome, .. }: Verdict) -> String {
         let retry = if is_retryable { "again" } else { "final" };
         let outcome = match outcome {
             None => "-",
@@ -353,7 +353,7 @@ mod tests {
                 let when = if started { "started" } else { "before" };
                 write!(table, "{:<20} {when:<7} {code:<17} ", format!("{cause:?}")).unwrap();
                 let [read_only, idempotent, effectful, undeclared] =
-                    EFFECTS.map(|effect| told(verdict(cause, effect, started)));
+                    EFFECTS.map(|effect| summary(verdict(cause, effect, started)));
                 writeln!(table, "| {read_only:<17} | {idempotent:<17} | {effectful:<17} | {undeclared}").unwrap();
             }
         }
@@ -427,7 +427,7 @@ mod tests {
     }
 
     #[test]
-    fn what_did_not_start_is_never_said_to_be_unknown() {
+    fn a_call_that_did_not_start_never_has_an_unknown_outcome() {
         for (cause, effect, started, verdict) in every_verdict() {
             let harmless = !started || effect == Effect::ReadOnly;
             assert!(!harmless || verdict.outcome != Some(Outcome::Unknown), "{cause:?} {effect:?}");

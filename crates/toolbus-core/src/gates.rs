@@ -1,7 +1,7 @@
 //! Steps 4 to 7 of a call: may this caller use this tool, so, now? Each ends the call or lets it pass.
 //!
-//! A file holds what a gate needs: the rule as a configuration says it, the check, and its errors. [`Gates`] puts them in
-//! order and asks each for what one caller may do. The permit, step 8, is the dispatcher's to take.
+//! A file holds what a gate needs: the rule as a configuration has it, the check, and its errors. [`Gates`] puts them
+//! in order and applies each to one caller. The permit, step 8, is the dispatcher's to take.
 
 pub(crate) mod arguments;
 pub mod breaker;
@@ -44,7 +44,7 @@ pub struct Gates {
 }
 
 impl Gates {
-    /// Gates that keep what `policy` says.
+    /// Gates that apply `policy`.
     #[must_use]
     pub fn new(policy: PolicyHandle) -> Self {
         Self::with_clock(policy, Clock::SYSTEM)
@@ -77,12 +77,13 @@ impl Gates {
         effective
     }
 
-    /// Step 4. The tool that the caller means. A tool that the caller may not see gets the answer of one that is not there.
+    /// Step 4. The tool that the caller means. A tool that the caller may not see is refused like one that is not
+    /// there.
     ///
     /// # Errors
     ///
-    /// [`Cause::UnknownTool`], with the nearest names that the caller may see; [`Cause::UnknownServer`], with the servers
-    /// that it may use; [`Cause::InvalidArguments`] when the tool needs a session and the caller has none.
+    /// [`Cause::UnknownTool`], with the nearest names that the caller may see; [`Cause::UnknownServer`], with the
+    /// servers that it may use; [`Cause::InvalidArguments`] when the tool needs a session and the caller has none.
     pub fn resolve<'a>(
         &self,
         effective: &'a EffectiveTools,
@@ -102,21 +103,21 @@ impl Gates {
         &self,
         caller: &Caller,
         allowed: AllowedTool<'_>,
-        asked: ToolRef<'_>,
+        requested: ToolRef<'_>,
     ) -> Result<(), ToolFailure> {
         if self.policy.is_off(caller, &allowed.tool.descriptor) {
-            return Err(self.resolver.not_found(&self.policy.effective(caller), asked));
+            return Err(self.resolver.not_found(&self.policy.effective(caller), requested));
         }
         Ok(())
     }
 
-    /// Step 5. The arguments, with those that are set for the caller, valid against the tool's schema. Large ones wait for
-    /// their turn among those of `sharer` and others.
+    /// Step 5. The arguments, with those that are set for the caller, valid against the tool's schema. Large ones wait
+    /// for their turn among those of `sharer` and others.
     ///
     /// # Errors
     ///
-    /// [`Cause::InvalidArguments`], naming what is wrong and never the values; [`Cause::Overloaded`] when too many wait;
-    /// [`Cause::Expired`] at `deadline`.
+    /// [`Cause::InvalidArguments`], naming what is wrong and never the values; [`Cause::Overloaded`] when too many
+    /// wait; [`Cause::Expired`] at `deadline`.
     pub async fn arguments(
         &self,
         effective: &EffectiveTools,
@@ -174,9 +175,9 @@ impl Gates {
     /// [`Cause::RateLimited`], with the time after which there is a token again.
     pub fn rate(&self, effective: &EffectiveTools, allowed: AllowedTool<'_>, now: Instant) -> Result<(), ToolFailure> {
         let Some(rule) = effective.rate(allowed) else { return Ok(()) };
-        let (cell, tool) = effective.rate_key(allowed);
+        let (binding, tool) = effective.rate_key(allowed);
         self.rates
-            .take(cell, tool, rule.rate(), now)
+            .take(binding, tool, rule.rate(), now)
             .map_err(|wait| rate::exceeded(&allowed.tool.descriptor.name, wait))
     }
 
@@ -187,8 +188,8 @@ impl Gates {
     /// [`Cause::RateLimited`], with the time after which there is a token again.
     pub(crate) fn topic_rate(&self, effective: &EffectiveTools, topic: &str, now: Instant) -> Result<(), ToolFailure> {
         let Some(rule) = effective.topic_rate(topic) else { return Ok(()) };
-        let (cell, key) = effective.topic_rate_key(topic);
-        self.rates.take(cell, key, rule.rate(), now).map_err(|wait| rate::exceeded_on(topic, wait))
+        let (binding, key) = effective.topic_rate_key(topic);
+        self.rates.take(binding, key, rule.rate(), now).map_err(|wait| rate::exceeded_on(topic, wait))
     }
 }
 

@@ -79,7 +79,8 @@ pub fn definition(descriptor: &ToolDescriptor) -> ListedTool {
     }
 }
 
-/// Digest of definitions that are sorted by name: 32 hexadecimal digits, equal wherever and whenever the definitions are.
+/// Digest of definitions that are sorted by name: 32 hexadecimal digits, equal wherever and whenever the definitions
+/// are.
 #[must_use]
 pub fn version<'a>(sorted: impl IntoIterator<Item = &'a ListedTool>) -> String {
     let mut hash = Sha256::new();
@@ -91,12 +92,12 @@ pub fn version<'a>(sorted: impl IntoIterator<Item = &'a ListedTool>) -> String {
             Effect::Undeclared => "undeclared",
         };
         let mut canonical = json!([tool.name, tool.description, tool.parameters, tool.source, effect]);
-        if let (Value::Array(members), true) = (&mut canonical, tool.title.is_some() || tool.output_schema.is_some()) {
-            members.extend([json!(tool.title), json!(tool.output_schema)]);
+        if let (Value::Array(items), true) = (&mut canonical, tool.title.is_some() || tool.output_schema.is_some()) {
+            items.extend([json!(tool.title), json!(tool.output_schema)]);
         }
-        if let (Value::Array(members), Some(hints)) = (&mut canonical, &tool.model_hints) {
+        if let (Value::Array(items), Some(hints)) = (&mut canonical, &tool.model_hints) {
             let ModelHints { defer_loading, allowed_callers, input_examples } = &**hints;
-            members.push(json!({"model": [defer_loading, allowed_callers, input_examples]}));
+            items.push(json!({"model": [defer_loading, allowed_callers, input_examples]}));
         }
         canonical.sort_all_objects();
         // No JSON text holds a bare line end: one tool cannot pass for two.
@@ -135,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn a_version_changes_with_everything_that_is_told() {
+    fn a_version_changes_with_every_listed_field() {
         let mut versions = vec![
             version([]),
             version([&tool("a")]),
@@ -164,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn one_tool_cannot_pass_for_two() {
+    fn a_forged_name_does_not_give_the_version_of_two_tools() {
         let two = version([&tool("a"), &tool("b")]);
         let forged = format!("{}\",\"Does it.\",null,\"rest\",\"undeclared\"]\n[\"b", "a");
         assert_ne!(version([&tool(&forged)]), two);

@@ -71,8 +71,8 @@ impl Load {
         state.waits.first_key_value().map_or(Duration::ZERO, |(_, since)| now.saturating_duration_since(*since))
     }
 
-    /// Calls that ended in the last one to two minutes by agent, refused ones included; those of callers without a section
-    /// under `default`.
+    /// Calls that ended in the last one to two minutes by agent, refused ones included; those of callers without a
+    /// section under `default`.
     #[must_use]
     pub fn recent_by_agent(&self, now: Instant) -> HashMap<Arc<str>, u64> {
         let mut state = self.0.lock();
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn the_oldest_of_those_that_wait_says_how_old_the_queue_is() {
+    fn the_age_of_the_queue_is_the_wait_of_its_oldest_call() {
         let (load, clock) = (Arc::<Load>::default(), Clock::manual());
         let first = load.enter_waiting(clock.now());
         clock.advance(Duration::from_secs(3));

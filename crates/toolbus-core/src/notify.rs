@@ -30,7 +30,7 @@ const MAX_CONCURRENT: usize = 32;
 /// Longest wait for the confirm of one notification.
 const PUBLISH_TIMEOUT: Duration = Duration::from_secs(5);
 /// Requests for everything that can wait.
-const MAX_ASKING: usize = 64;
+const MAX_REQUESTS: usize = 64;
 /// Agents without a section of their own that are notified because they called lately.
 const MAX_SEEN: NonZeroUsize = NonZeroUsize::new(1_000).unwrap();
 /// Time for which an agent counts as having called lately.
@@ -50,7 +50,7 @@ pub trait NotificationSource: Send + Sync + 'static {
     fn notifies_at_start(&self) -> bool;
 
     /// The bodies of the messages for an agent that had `before` and has `now`: none when nothing has changed. Without
-    /// `before` the agent knows nothing, or has asked for everything.
+    /// `before` the agent knows nothing, or has requested everything.
     fn messages(&self, agent: &AgentName, before: Option<&EffectiveTools>, now: &EffectiveTools) -> Vec<Vec<u8>>;
 
     /// Reads what agents with these rules were sent by an earlier process. Awaited before [`Self::messages`] without
@@ -106,7 +106,7 @@ impl NotifyHandle {
     pub async fn notify(&self, caller: &Caller) {
         let Some(agent) = &caller.agent else { return };
         let effective = self.policy.effective(caller);
-        let catalogue = effective.is_everybody().then(|| Arc::clone(effective.catalogue()));
+        let catalogue = effective.has_no_section().then(|| Arc::clone(effective.catalogue()));
         let (tried, wait) = oneshot::channel();
         if self.requests.send(NotifyRequest { agent: agent.clone(), catalogue, tried }).await.is_ok() {
             let _ = wait.await;
@@ -128,7 +128,7 @@ impl<N: NotificationSource> ChangeNotifier<N> {
             true => HashMap::new(),
             false => policy.configured_agents().into_iter().map(|agent| (agent.clone(), of(&policy, agent))).collect(),
         };
-        let (sender, requests) = mpsc::channel(MAX_ASKING);
+        let (sender, requests) = mpsc::channel(MAX_REQUESTS);
         let handle = NotifyHandle { policy: policy.clone(), requests: sender };
         (Self { source: Arc::new(source), name, policy, bus, random, callers, known, requests }, handle)
     }
@@ -139,7 +139,7 @@ impl<N: NotificationSource> ChangeNotifier<N> {
         // Every agent is compared once: for what it gets at the start, and for changes since this was made.
         let clock = self.callers.clock;
         let mut due = Some(clock.now());
-        let mut asking = Vec::new();
+        let mut batch = Vec::new();
         loop {
             let at = due.unwrap_or_else(|| clock.now());
             // Biased, so that the same run twice notifies in the same order. No branch is ready again and again.
@@ -156,8 +156,8 @@ impl<N: NotificationSource> ChangeNotifier<N> {
                     changes.mark_unchanged();
                     due = self.notify_changed().await;
                 }
-                1.. = self.requests.recv_many(&mut asking, MAX_ASKING) => {
-                    let retry = self.notify_asking(&mut asking).await;
+                1.. = self.requests.recv_many(&mut batch, MAX_REQUESTS) => {
+                    let retry = self.notify_requested(&mut batch).await;
                     due = [due, retry].into_iter().flatten().min();
                 }
             }
@@ -185,11 +185,11 @@ impl<N: NotificationSource> ChangeNotifier<N> {
         self.notify(all.collect()).await
     }
 
-    /// Sends everything to the agents that asked.
-    async fn notify_asking(&mut self, asking: &mut Vec<NotifyRequest>) -> Option<Instant> {
-        // An agent that asked twice is notified once.
+    /// Sends everything to the agents of these requests.
+    async fn notify_requested(&mut self, batch: &mut Vec<NotifyRequest>) -> Option<Instant> {
+        // An agent with two requests is notified once.
         let mut requests: BTreeMap<AgentName, Vec<oneshot::Sender<()>>> = BTreeMap::new();
-        for NotifyRequest { agent, catalogue, tried } in asking.drain(..) {
+        for NotifyRequest { agent, catalogue, tried } in batch.drain(..) {
             if let Some(catalogue) = catalogue {
                 self.callers.note(&agent, &catalogue);
             }
@@ -266,7 +266,7 @@ impl<N: NotificationSource> ChangeNotifier<N> {
         envelope.destination = Some(agent.to_string());
         Outgoing {
             target: Target::Topic(topic.to_owned()),
-            // An agent that does not listen misses nothing: it asks when it wants to know.
+            // An agent that does not listen misses nothing: it can request everything.
             mandatory: false,
             proven: false,
             properties: envelope.into_properties().into(),

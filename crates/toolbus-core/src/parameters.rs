@@ -40,7 +40,7 @@ impl Parameters {
         let schema = Value::Object(schema);
         check_schema(&schema)?;
         match schema {
-            Value::Object(members) => Ok(Self(Some(members))),
+            Value::Object(fields) => Ok(Self(Some(fields))),
             _ => Err(ParametersError::Type),
         }
     }

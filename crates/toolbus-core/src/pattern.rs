@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_name_can_match_is_no_pattern() {
+    fn a_pattern_that_no_name_can_match_is_refused() {
         let long = "x".repeat(256);
         let table = [
             ("", PatternError::Empty),

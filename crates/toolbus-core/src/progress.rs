@@ -6,7 +6,7 @@ use tokio::sync::mpsc;
 
 use crate::redact::Redactor;
 
-/// Reports that wait to be sent; further ones are dropped, because a later one tells more.
+/// Reports that wait to be sent; further ones are dropped, because a later one replaces an earlier one.
 const WAITING: usize = 16;
 
 /// Progress of a tool.

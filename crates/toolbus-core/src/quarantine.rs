@@ -11,7 +11,7 @@ pub trait DefinitionCheck: Send + Sync + 'static {
     /// Calls go on meanwhile, but no other change can be made, so an implementation must not access files.
     fn review(&self, tools: &[Arc<ToolDescriptor>]) -> Quarantine;
 
-    /// Whether a tool may be used as it is described now. Asked about one that took the place of another while a call of that
+    /// Whether a tool may be used as it is described now. Called for a tool that replaced another while a call of that
     /// one waited for its source, and that no review may have seen yet.
     fn admits(&self, tool: &ToolDescriptor) -> bool;
 

@@ -2,8 +2,8 @@
 //!
 //! A [`Redactor`] knows the secrets and the forms in which they are met (`forms`), finds all of them in one pass
 //! (`matcher`), also in what a text was before it was percent-encoded, escaped for JSON or HTML or broken into lines
-//! (`views`), and puts [`REDACTED`] where they stood. Whole secrets alone are removed: a part of one that changed an answer
-//! could be guessed, character by character.
+//! (`views`), and puts [`REDACTED`] where they stood. Whole secrets alone are removed: a part of one that changed a
+//! reply could be guessed, character by character.
 
 mod candidates;
 mod forms;
@@ -24,7 +24,7 @@ use serde_json::Value;
 use self::matcher::Matcher;
 use crate::secret::Secret;
 
-/// Text in the place of a secret.
+/// Text that replaces a secret.
 pub const REDACTED: &str = "[redacted]";
 
 /// Shortest secret that is removed, in bytes: a shorter one stands in ordinary texts by chance.
@@ -36,8 +36,8 @@ const MAX_OUTDATED: usize = 1024;
 /// Most bytes of them: a matcher has each in many forms, and is built anew for each secret.
 const MAX_OUTDATED_BYTES: usize = 1024 * 1024;
 
-/// Well-known passwords. Removing them would hide ordinary words, and would tell an attacker who tries them that they are
-/// in use.
+/// Well-known passwords. Removing them would hide ordinary words, and would show an attacker who tries them that they
+/// are in use.
 const WELL_KNOWN: [&str; 23] = [
     "12345678",
     "123456789",
@@ -119,7 +119,7 @@ pub struct Learnt {
 
 impl Redactor {
     /// Removes the secrets of a configuration from now on. Those of the last one are still removed: they may be in use
-    /// elsewhere, and in answers that are kept.
+    /// elsewhere, and in replies that are kept.
     pub fn configure(&self, secrets: impl IntoIterator<Item = Secret>) {
         let configured: BTreeSet<String> = secrets.into_iter().filter_map(removable).collect();
         let mut known = self.0.known.lock();
@@ -166,7 +166,8 @@ impl Redactor {
         replaced.map_or(Cow::Borrowed(text), |bytes| Cow::Owned(matcher::to_text(bytes)))
     }
 
-    /// The beginning of a text without secrets, those that go on behind it included: at most `length` bytes of the text.
+    /// The beginning of a text without secrets, those that go on behind it included: at most `length` bytes of the
+    /// text.
     #[must_use]
     pub fn beginning<'a>(&self, text: &'a str, length: usize) -> Cow<'a, str> {
         let length = text.floor_char_boundary(length);
@@ -175,12 +176,12 @@ impl Redactor {
         replaced.map_or_else(beginning, |bytes| Cow::Owned(matcher::to_text(bytes)))
     }
 
-    /// Removes secrets from a text in its place. True if there were any.
+    /// Removes secrets from a text in place. True if there were any.
     pub fn clean(&self, text: &mut String) -> bool {
         self.matcher().is_some_and(|matcher| matcher.clean(text))
     }
 
-    /// Removes secrets from every text within a JSON value, the names of members included. Numbers stay as they are.
+    /// Removes secrets from every text within a JSON value, the names of fields included. Numbers stay as they are.
     pub fn clean_value(&self, value: &mut Value) {
         if let Some(matcher) = self.matcher() {
             json::clean(&matcher, value);

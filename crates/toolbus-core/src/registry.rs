@@ -18,11 +18,12 @@ const MAX_OWNERS: usize = 100_000;
 
 /// Every registered tool, by name.
 ///
-/// Tools of the configuration have names that are theirs alone. What sources publish that come and go, such as MCP servers,
-/// may clash with them and with each other. Then the name belongs to, in this order: the tool of the configuration; the
-/// source with the higher rank; the source whose tool of that name is pinned, connected or not; once names are
-/// [kept](Self::keep_names), the source that had it first; the source that was seen with it first, in this process or an
-/// earlier one; the source that comes first by its name. The others are *shadowed*: there, and not reached by name.
+/// Tools of the configuration have names that are theirs alone. What sources publish that come and go, such as MCP
+/// servers, may clash with them and with each other. Then the name belongs to, in this order: the tool of the
+/// configuration; the source with the higher rank; the source whose tool of that name is pinned, connected or not; once
+/// names are [kept](Self::keep_names), the source that had it first; the source that was seen with it first, in this
+/// process or an earlier one; the source that comes first by its name. The others are *shadowed*: there, and not
+/// reached by name.
 ///
 /// Readers take a snapshot and hold no lock; a change builds the next snapshot and swaps it in.
 #[derive(Clone)]
@@ -41,7 +42,7 @@ struct RegistryState {
 #[derive(Clone, Default)]
 pub struct Snapshot {
     tools: HashMap<Arc<str>, Tool>,
-    shadowed: BTreeMap<Place, Tool>,
+    shadowed: BTreeMap<ToolKey, Tool>,
     /// Owners of names that only other sources publish now.
     absent: HashMap<Arc<str>, Arc<str>>,
     /// The number of changes before it and with it.
@@ -59,8 +60,8 @@ pub enum Rank {
     Registered,
 }
 
-/// A source and a name: where a tool is found that others of its name do not hide.
-type Place = (Arc<str>, Arc<str>);
+/// A source and a name, which find a tool also when another source has its name.
+type ToolKey = (Arc<str>, Arc<str>);
 
 /// Parts of a snapshot.
 #[derive(Clone, Default)]
@@ -69,8 +70,8 @@ struct SnapshotParts {
     fixed: HashMap<Arc<str>, Tool>,
     /// Tools that each source has published.
     published: BTreeMap<(Rank, Arc<str>), Vec<Tool>>,
-    /// The source of each name that is kept. One that publishes nothing at the moment, because it is started again, has its
-    /// names still.
+    /// The source of each name that is kept. One that publishes nothing at the moment, because it is started again, has
+    /// its names still.
     owners: HashMap<Arc<str>, (Rank, Arc<str>)>,
     /// Whether names are kept.
     is_keeping: bool,
@@ -156,7 +157,8 @@ impl Snapshot {
         })
     }
 
-    /// The source that has a name, whether it publishes a tool of it now or not; only of names that some source publishes.
+    /// The source that has a name, whether it publishes a tool of it now or not; only of names that some source
+    /// publishes.
     fn owner(&self, name: &Arc<str>) -> Option<&Arc<str>> {
         self.tools.get(name).map(|tool| &tool.descriptor.source).or_else(|| self.absent.get(name))
     }
@@ -189,14 +191,14 @@ impl Snapshot {
         for ((rank, _), tools) in &parts.published {
             for tool in tools {
                 let last = match first.entry(&tool.descriptor.name) {
-                    Entry::Vacant(place) => {
-                        place.insert((*rank, tool));
+                    Entry::Vacant(entry) => {
+                        entry.insert((*rank, tool));
                         continue;
                     }
-                    Entry::Occupied(mut place) => {
-                        let (next, other) = ((*rank, tool), *place.get());
+                    Entry::Occupied(mut entry) => {
+                        let (next, other) = ((*rank, tool), *entry.get());
                         if parts.seniority(next, check) < parts.seniority(other, check) {
-                            place.insert(next).1
+                            entry.insert(next).1
                         } else {
                             tool
                         }
@@ -263,7 +265,7 @@ impl SnapshotParts {
         Ok(())
     }
 
-    /// By which it is decided who has a name: the least has it.
+    /// Order of the tools that claim one name: the least has it.
     fn seniority<'a>(
         &'a self,
         (rank, tool): (Rank, &'a Tool),
@@ -275,14 +277,15 @@ impl SnapshotParts {
         (rank, !is_pinned, !is_owner, since.is_none(), since, source)
     }
 
-    /// The source that a kept name waits for: its owner, while that publishes nothing. A source of a higher rank waits for none.
+    /// The source that a kept name waits for: its owner, while that publishes nothing. A source of a higher rank waits
+    /// for none.
     fn away(&self, name: &Arc<str>, rank: Rank) -> Option<&Arc<str>> {
         let (owners_rank, owner) = self.owners.get(name)?;
         let is_there = || self.published.keys().any(|(_, source)| source == owner);
         (*owners_rank <= rank && !is_there()).then_some(owner)
     }
 
-    /// Notes who has which name, where names are kept.
+    /// Notes the owner of each name, where names are kept.
     fn note_owners(&mut self, snapshot: &Snapshot) {
         if !self.is_keeping {
             return;
@@ -342,9 +345,9 @@ impl Registry {
         self.shared.definition_check.get().map(|check| &**check)
     }
 
-    /// Whether a call that was let in may be run by `executor`, whose tool had this source and name then: it has them still,
-    /// or what has them now is not in quarantine. For executors that wait for a source whose tools may have changed
-    /// meanwhile.
+    /// Whether a call that was let in may be run by `executor`, whose tool had this source and name then: it has them
+    /// still, or what has them now is not in quarantine. For executors that wait for a source whose tools may have
+    /// changed meanwhile.
     pub fn still_admits<E: Executor>(&self, source: &Arc<str>, name: &Arc<str>, executor: &E) -> bool {
         let Some(check) = self.definition_check() else { return true };
         let snapshot = self.snapshot();
@@ -393,11 +396,11 @@ impl Registry {
             }
         }
         let change = self.change(|next| {
-            let place = (rank, Arc::clone(source));
+            let key = (rank, Arc::clone(source));
             if tools.is_empty() {
-                return next.published.remove(&place).map(drop).ok_or(NoSuchTool);
+                return next.published.remove(&key).map(drop).ok_or(NoSuchTool);
             }
-            next.published.insert(place, tools);
+            next.published.insert(key, tools);
             Ok(())
         });
         if change.is_err() {
@@ -408,7 +411,8 @@ impl Registry {
     }
 
     /// Has each name stay with the source that has it from now on, until that lists its tools without it, or is
-    /// [forgotten](Self::forget). Before that, as while servers start, what decides does not depend on which comes first.
+    /// [forgotten](Self::forget). Before that, as while servers start, what decides does not depend on which comes
+    /// first.
     pub fn keep_names(&self) {
         if let Some(check) = self.definition_check() {
             // The last tools of the start may not have been reviewed yet, and would be taken for younger.

@@ -7,18 +7,19 @@ use toolbus_protocol::{Envelope, MAX_SHORT_STRING, ReplyTo, topic};
 use crate::bus::Target;
 use crate::caller::{AgentName, Caller};
 
-/// Which addresses answers may go to.
+/// Rules of the addresses that replies may go to.
 #[derive(Debug, Clone)]
 pub struct ReplyRules {
-    /// Patterns of the topics that answers may go to.
+    /// Patterns of the topics that replies may go to.
     pub reply_topics: Vec<String>,
     /// Topics on which this daemon takes requests.
     pub request_topics: Vec<String>,
     /// Prefix of this daemon's own queues.
     pub queue_prefix: String,
-    /// Topic for answers to requests without an address.
+    /// Topic for replies to requests without an address.
     pub default_topic: String,
-    /// Whether a caller may name no topic but its own, in which its name comes last: where the broker says who it is.
+    /// Whether a caller may name no topic but its own, in which its name comes last: where the broker verifies the
+    /// caller.
     pub own_topics_only: bool,
 }
 
@@ -28,21 +29,21 @@ pub(crate) struct Address {
     pub(crate) first: Target,
     pub(crate) second: Option<Target>,
     pub(crate) mandatory: bool,
-    /// Whether a peer means a topic that answers may not go to, so that a queue of that name is hardly there.
+    /// Whether a peer means a topic that replies may not go to, so that a queue of that name is hardly there.
     pub(crate) is_doubtful: bool,
     /// As the sender wrote it; empty when absent.
     pub(crate) written: String,
 }
 
 impl Address {
-    /// For a call that publishes no answer.
+    /// For a call that publishes no reply.
     pub(crate) const fn none() -> Self {
         let first = Target::Queue(String::new());
         Self { first, second: None, mandatory: false, is_doubtful: false, written: String::new() }
     }
 }
 
-/// An address that no answer may go to.
+/// An address that no reply may go to.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum AddressRefused {
     #[error("it is a topic for requests")]
@@ -62,19 +63,19 @@ pub(crate) enum AddressRefused {
 }
 
 impl ReplyRules {
-    /// The address of a call that arrived on `asked_on`. Without one, a bridge's answer goes to its caller alone, and what
-    /// became of a script to a topic of its own, as peers expect.
+    /// The address of a call that arrived on `topic_of_call`. Without one, a bridge's reply goes to its caller alone,
+    /// and what became of a script to a topic of its own, as peers expect.
     pub(crate) fn check_call(
         &self,
         envelope: &Envelope,
-        asked_on: &str,
+        topic_of_call: &str,
         caller: &Caller,
     ) -> Result<Address, AddressRefused> {
         let address = self.check(&envelope.reply_to, &envelope.message_type, caller)?;
         if !envelope.reply_to.is_empty() {
             return Ok(address);
         }
-        let default = match (asked_on, &caller.agent) {
+        let default = match (topic_of_call, &caller.agent) {
             (topic::SCRIPT_INVOKE, _) => topic::SCRIPT_RESULT.to_owned(),
             (topic::TOOL_INVOKE_MCP, Some(agent)) => format!("{}.{agent}", topic::TOOL_RESULT),
             _ => return Ok(address),

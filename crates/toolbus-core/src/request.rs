@@ -19,7 +19,8 @@ use crate::reply_address::{Address, ReplyRules};
 use crate::telemetry::DeadReason;
 use crate::turns::{SMALL, Turns};
 
-/// Longest tool name, call id or session id, in bytes: answers repeat the first two, and are small when they are errors.
+/// Longest tool name, call id or session id, in bytes: replies repeat the first two, and are small when they are
+/// errors.
 const MAX_ECHOED: usize = 1024;
 /// Longest wait of a large body for a turn to be read.
 const MAX_WAIT: Duration = Duration::from_secs(30);
@@ -52,7 +53,7 @@ impl<'a> ToolRef<'a> {
     }
 }
 
-/// A delivery that asks for something and can be answered.
+/// A delivery that is a request and can have a reply.
 pub(crate) struct Request {
     pub(crate) envelope: Envelope,
     pub(crate) address: Address,
@@ -66,7 +67,7 @@ pub(crate) struct Request {
     pub(crate) route: RequestedSource,
     pub(crate) arguments: Option<String>,
     pub(crate) budget: TimeBudget,
-    /// The form of the request, and of its answer.
+    /// The form of the request, and of its reply.
     pub(crate) dialect: Dialect,
     /// Whether the caller wants to hear of progress.
     pub(crate) wants_progress: bool,
@@ -74,7 +75,7 @@ pub(crate) struct Request {
     pub(crate) idempotency_key: Option<Arc<str>>,
 }
 
-/// Where a request says that its tool is.
+/// The source in which a request looks for its tool.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) enum RequestedSource {
     /// Anywhere.
@@ -85,7 +86,7 @@ pub(crate) enum RequestedSource {
     Server(String),
 }
 
-/// The form in which a tool is asked for, and in which its caller is answered.
+/// The form of the request for a tool, and of its reply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub(crate) enum Dialect {
     /// The request names its tool.
@@ -150,7 +151,7 @@ impl Request {
     ) -> Self {
         let has_call_id = request.tool_call_id.is_some();
         caller.session = request.session_id.filter(|session| !session.is_empty()).map(Arc::from);
-        // Not random where anything is known, so that a repeated answer is identical.
+        // Not random where anything is known, so that a repeated reply is identical.
         let known = || match (&envelope.message_id, &*envelope.correlation_id) {
             (Some(id), _) => bounded(id).to_owned(),
             (None, "") => random.id(),
@@ -177,7 +178,7 @@ impl Request {
 /// Contents of a body, whatever its form.
 struct RequestBody {
     request: ToolInvokeRequest,
-    /// A member without which the request cannot be used.
+    /// A missing field without which the request cannot be used.
     missing: Option<&'static str>,
 }
 
@@ -194,15 +195,15 @@ pub(crate) enum Decoded {
     Call(Request),
     /// A request that is refused as it stands.
     Refused(Request, ToolFailure),
-    /// An answer or an announcement: no request. The delivery is acknowledged and gets no reply.
+    /// A reply or an announcement: no request. The delivery is acknowledged and gets no reply.
     Ignored,
-    /// The delivery can be neither run nor answered.
+    /// The delivery can neither be run nor get a reply.
     Dead(DeadReason, String),
 }
 
 /// Reads deliveries.
 pub(crate) struct Decoder<'a> {
-    /// Which addresses answers may go to.
+    /// Rules of the addresses that replies may go to.
     pub(crate) rules: &'a ReplyRules,
     /// Largest body of a request, in bytes.
     pub(crate) max_body: usize,
@@ -211,8 +212,8 @@ pub(crate) struct Decoder<'a> {
 }
 
 impl Decoder<'_> {
-    /// Reads a delivery: a large body in a turn among those of its caller and others. The size is checked before anything is
-    /// parsed.
+    /// Reads a delivery: a large body in a turn among those of its caller and others. The size is checked before
+    /// anything is parsed.
     pub(crate) async fn decode_in_turn(
         &self,
         delivery: &Delivery,
@@ -309,7 +310,7 @@ impl Decoder<'_> {
     }
 }
 
-/// The idempotency key that a request gives, as [`header::IDEMPOTENCY_KEY`] says; `None` if it gives none.
+/// The idempotency key that a request gives, by [`header::IDEMPOTENCY_KEY`]; `None` if it gives none.
 ///
 /// # Errors
 ///
@@ -341,23 +342,23 @@ fn identified(mut request: Request) -> Decoded {
     }
 }
 
-/// Why a request that was read cannot be used. Cuts what is too long, because the answer repeats it.
+/// Why a request that was read cannot be used. Cuts what is too long, because the reply repeats it.
 fn unusable(RequestBody { request, missing }: &mut RequestBody) -> Option<String> {
     let mut text = None;
-    let members = [
+    let fields = [
         ("toolName", Some(&mut request.tool_name)),
         ("toolCallId", request.tool_call_id.as_mut()),
         ("sessionId", request.session_id.as_mut()),
     ];
-    for (member, value) in members {
+    for (field, value) in fields {
         if let Some(value) = value.filter(|value| value.len() > MAX_ECHOED) {
             let size = value.len();
-            text = Some(format!("The {member} has {size} bytes; at most {MAX_ECHOED} are taken. Use a shorter one."));
+            text = Some(format!("The {field} has {size} bytes; at most {MAX_ECHOED} are taken. Use a shorter one."));
             *value = bounded(value).to_owned();
         }
     }
-    if let Some(member) = *missing {
-        text = Some(format!("The request is not usable: {}.", ParseError::Missing(member)));
+    if let Some(field) = *missing {
+        text = Some(format!("The request is not usable: {}.", ParseError::Missing(field)));
     }
     text
 }
@@ -442,20 +443,20 @@ mod tests {
     }
 
     #[test]
-    fn what_a_request_says_becomes_the_arguments_of_the_tool() {
+    fn the_fields_of_a_request_become_the_arguments_of_the_tool() {
         let body = r#"{"toolCallId":"c","script":"pass","inputData":"{}","timeoutSeconds":5,"pipPackages":["a","b"]}"#;
         assert_snapshot!(arguments(body), @r#"{"input_data":"{}","pip_packages":["a","b"],"script":"pass","timeout_seconds":5}"#);
         assert_eq!(read_script(body.as_bytes()).unwrap().request.tool_call_id.as_deref(), Some("c"));
     }
 
     #[test]
-    fn what_a_request_leaves_out_is_no_argument_but_for_the_time() {
+    fn fields_that_a_request_omits_are_no_arguments_except_the_timeout() {
         let body = r#"{"script":"","inputData":null,"timeoutSeconds":null,"pipPackages":null}"#;
         assert_snapshot!(arguments(body), @r#"{"script":"","timeout_seconds":30}"#);
     }
 
     #[test]
-    fn a_time_that_is_none_is_the_usual_one() {
+    fn a_timeout_that_is_not_positive_is_the_default() {
         for seconds in [0, -1, i64::MIN] {
             let body = format!(r#"{{"script":"","timeoutSeconds":{seconds}}}"#);
             assert_eq!(arguments(&body), r#"{"script":"","timeout_seconds":30}"#);

@@ -94,7 +94,8 @@ impl ResultBudget {
 #[must_use]
 pub struct ReservedRoom(Option<OwnedSemaphorePermit>);
 
-/// Room for the result of one call. Clones are of the same call; what it has is free again when the last one is dropped.
+/// Room for the result of one call. Clones are of the same call; what it has is free again when the last one is
+/// dropped.
 #[derive(Debug, Clone)]
 pub struct ResultRoom {
     budget: ResultBudget,
@@ -134,7 +135,7 @@ impl ResultRoom {
         let room = Arc::clone(&self.budget.room).try_acquire_many_owned(units(bytes)).map_err(|_| {
             let text =
                 format!("The result of tool '{tool}' is large, and too many others are in work. Try again later.");
-            // Not `Overloaded`, which says that nothing has begun: the tool has run.
+            // Not `Overloaded`, which means that nothing has begun: the tool has run.
             ToolFailure::new(Cause::Unavailable, text)
         })?;
         *self.taken.lock() = Some(ReservedRoom(Some(room)));
@@ -166,7 +167,7 @@ pub trait ResultSplitter: fmt::Debug + Send + Sync + 'static {
     fn split(&self, result: LongResult) -> BoxFuture<'static, Result<SplitResult, String>>;
 }
 
-/// Splitting of a tool's results, in place of the configuration's.
+/// Splitting of a tool's results, instead of the configuration's.
 ///
 /// A caller that cannot read parts, or whose parts cannot be kept, gets the first `threshold` characters.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -202,7 +203,7 @@ pub struct LongResult {
     pub rule: Option<Box<SplitRule>>,
 }
 
-/// Text and parts in place of a result that was split.
+/// Text and parts that replace a result that was split.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SplitResult {
     /// Text that a model is shown.
@@ -243,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn the_topic_decides_then_the_model_then_the_default() {
+    fn the_topic_decides_the_threshold_then_the_model_then_the_default() {
         let pattern = |text: &str| Pattern::parse(text).unwrap();
         let settings = ResultSettings {
             threshold: 64_000,

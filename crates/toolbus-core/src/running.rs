@@ -16,9 +16,9 @@ use crate::caller::is_named;
 
 /// Time for which a cancellation is remembered whose call is not there.
 const REMEMBERED_FOR: Duration = Duration::from_secs(10 * 60);
-/// Callers of whom such cancellations are remembered.
+/// Callers with such cancellations.
 const MAX_CALLERS: NonZeroUsize = NonZeroUsize::new(512).unwrap();
-/// Such cancellations that are remembered of one caller.
+/// Such cancellations of one caller.
 const MAX_OF_CALLER: usize = 32;
 
 /// A caller and its id of a call.
@@ -81,8 +81,8 @@ impl RunningCalls {
         RunningCall { running: Arc::clone(self), id, number, token }
     }
 
-    /// Cancels the calls of this caller with this id; false when there is none here. Then the cancellation is remembered
-    /// for a while, if it says when it was sent.
+    /// Cancels the calls of this caller with this id; false when there is none here. Then the cancellation is
+    /// remembered for a while, if it has the time at which it was sent.
     pub(crate) fn cancel(&self, caller: &str, call_id: &str, sent: Option<u64>) -> bool {
         let id = (Arc::from(caller), Arc::from(call_id));
         let mut calls = self.calls.lock();
@@ -112,7 +112,7 @@ impl RunningCalls {
 }
 
 impl RunningCall {
-    /// Cancelled when the caller says so.
+    /// Cancelled when the caller cancels the call.
     pub(crate) fn token(&self) -> &CancellationToken {
         &self.token
     }

@@ -22,11 +22,11 @@ pub struct Service {
 pub enum Drained {
     /// Every call came to its own end.
     Finished,
-    /// This many calls were ended by us.
+    /// The daemon ended this many calls.
     Cut(usize),
 }
 
-/// Time for replies and settlements of calls that were ended by us.
+/// Time for replies and settlements of calls that the daemon ended.
 const CLOSING_TIME: Duration = Duration::from_secs(15);
 
 impl Service {
@@ -44,8 +44,9 @@ impl Service {
         }
     }
 
-    /// Starts a call. Its future is in a box, because it has some kilobytes and tokio moves that of a task several times.
-    /// As a trait object it is compiled with this crate, for speed, and not with the one that awaits `serve_calls`.
+    /// Starts a call. Its future is in a box, because it has some kilobytes and tokio moves that of a task several
+    /// times. As a trait object it is compiled with this crate, for speed, and not with the one that awaits
+    /// `serve_calls`.
     fn start(&self, delivery: Delivery) {
         let dispatcher = self.dispatcher.clone();
         let call: BoxFuture<'static, ()> = Box::pin(async move { dispatcher.handle(delivery).await });
@@ -59,8 +60,8 @@ impl Service {
         }
     }
 
-    /// Takes in what running calls wait for, each in a task of its own, until the channel closes or `ended` is cancelled;
-    /// then waits for these tasks. [`Self::drain`] does not wait for them.
+    /// Takes in what running calls wait for, each in a task of its own, until the channel closes or `ended` is
+    /// cancelled; then waits for these tasks. [`Self::drain`] does not wait for them.
     pub async fn serve_inbox(
         &self,
         control: &ControlService,

@@ -21,8 +21,8 @@ pub trait Store: Send + Sync + 'static {
     /// See [`StoreError`].
     fn get<'a>(&'a self, namespace: &'a str, key: &'a str) -> BoxFuture<'a, Result<Option<Vec<u8>>, StoreError>>;
 
-    /// Puts a value of at most [`MAX_VALUE`] bytes under a key, in place of any other. After this has returned, the value
-    /// is as safe as the store can make it.
+    /// Puts a value of at most [`MAX_VALUE`] bytes under a key, and replaces any other. After this has returned, the
+    /// value is as safe as the store can make it.
     ///
     /// # Errors
     ///
@@ -59,7 +59,7 @@ pub trait Store: Send + Sync + 'static {
     fn list<'a>(&'a self, namespace: &'a str) -> BoxFuture<'a, Result<Vec<String>, StoreError>>;
 }
 
-/// Why a store did not do as asked. The texts are for operators.
+/// Why an operation of a store failed. The texts are for operators.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum StoreError {
     /// A namespace or a key that is empty or too long.
@@ -81,7 +81,7 @@ pub enum StoreError {
     Failed(String),
 }
 
-/// Checks a namespace; for those who implement [`Store`].
+/// Checks a namespace; for implementors of [`Store`].
 ///
 /// # Errors
 ///
@@ -90,7 +90,7 @@ pub fn check_namespace(namespace: &str) -> Result<(), StoreError> {
     check_text("namespace", namespace)
 }
 
-/// Checks a namespace and a key; for those who implement [`Store`].
+/// Checks a namespace and a key; for implementors of [`Store`].
 ///
 /// # Errors
 ///
@@ -100,7 +100,7 @@ pub fn check_key(namespace: &str, key: &str) -> Result<(), StoreError> {
     check_text("key", key)
 }
 
-/// Checks a value; for those who implement [`Store`].
+/// Checks a value; for implementors of [`Store`].
 ///
 /// # Errors
 ///

@@ -21,11 +21,11 @@ pub trait Telemetry: Send + Sync + 'static {
     /// [number](CallSpan::number) of the call around it. The span lives as long as the call.
     fn nested(&self, parent: Option<&TraceContext>, around: Option<u64>) -> Box<dyn CallSpan>;
 
-    /// Messages of this queue are about to be taken. What is counted of it begins at zero, so that the first increase can be
-    /// distinguished from a series that has just begun.
+    /// Messages of this queue are about to be taken. What is counted of it begins at zero, so that the first increase
+    /// can be distinguished from a series that has just begun.
     fn consuming(&self, queue: &str);
 
-    /// A message was dead-lettered by us: a request that cannot be answered, or an answer that cannot be delivered.
+    /// The daemon dead-lettered a message: a request that cannot have a reply, or a reply that cannot be delivered.
     fn dead_lettered(&self, queue: &str, reason: DeadReason);
 
     /// A request was recognised as one that is known, or the ledger could not do what it is for.
@@ -54,10 +54,10 @@ pub trait CallSpan: Send + Sync {
     /// The tool has run, or was stopped.
     fn executed(&mut self, end: &CallEnd, duration: Duration);
 
-    /// The answer is about to be published. Returns the context that it carries.
+    /// The reply is about to be published. Returns the context that it carries.
     fn publishing(&mut self, message_id: &str) -> Option<TraceContext>;
 
-    /// The answer was confirmed by the broker, or given up.
+    /// The reply was confirmed by the broker, or given up.
     fn published(&mut self, delivered: bool, duration: Duration);
 
     /// The delivery is settled: the call is over.
@@ -80,31 +80,31 @@ pub struct CallSummary<'a> {
     pub caller: Option<&'a Caller>,
     /// The tool; absent when the name was not resolved.
     pub tool: Option<&'a ToolDescriptor>,
-    /// Name of the tool that was asked for.
+    /// Name of the requested tool.
     pub requested: &'a str,
     /// The caller's id of the call.
     pub call_id: &'a str,
     /// End of the call; absent when it has no reply (dead-lettered, requeued, or not a request at all).
     pub end: Option<CallEnd>,
-    /// Whether the answer is one that was given before: a call that was counted already.
+    /// Whether the reply is a replay: of a call that was counted already.
     pub replayed: bool,
-    /// Whether another call with its identity ran, and its answer is this one's.
+    /// Whether another call with its identity ran, and its reply is this one's.
     pub attached: bool,
     /// Key by which its caller identifies it, where one was given.
     pub idempotency_key: Option<&'a str>,
-    /// From arrival to the finished answer, the tool's time included.
+    /// From arrival to the finished reply, the tool's time included.
     pub invoke: Duration,
     /// From arrival to the settled delivery.
     pub total: Duration,
     /// Time that the call waited for a permit.
     pub waited: Duration,
-    /// Time that is ours: from arrival to the settled delivery, less the tool's, the wait for a permit, and the wait for
-    /// the broker's confirm.
+    /// The daemon's own time: from arrival to the settled delivery, less the tool's, the wait for a permit, and the
+    /// wait for the broker's confirm.
     pub overhead: Duration,
 }
 
 impl CallSummary<'_> {
-    /// A message that was settled without an answer.
+    /// A message that was settled without a reply.
     #[must_use]
     pub fn unanswered(total: Duration) -> Self {
         Self {
@@ -124,16 +124,16 @@ impl CallSummary<'_> {
     }
 }
 
-/// Why a message was dead-lettered by us.
+/// Why the daemon dead-lettered a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum DeadReason {
-    /// A request that cannot be read and has no address for an answer.
+    /// A request that cannot be read and has no address for a reply.
     Malformed,
     /// A request of a type that does not belong on this topic.
     UnknownType,
-    /// A request whose answer would go where its sender may not write.
+    /// A request whose reply would go where its sender may not write.
     ReplyToRefused,
-    /// An answer that no queue took, or that the broker refused.
+    /// A reply that no queue took, or that the broker refused.
     Undeliverable,
 }
 
@@ -205,7 +205,7 @@ impl Telemetry for Discard {
     fn ledger(&self, _: LedgerEvent) {}
 }
 
-/// A call of which nothing is recorded; its sender's context goes on to the tool and to the answer.
+/// A call of which nothing is recorded; its sender's context goes on to the tool and to the reply.
 #[derive(Debug)]
 pub struct Passing {
     sender: Option<TraceContext>,

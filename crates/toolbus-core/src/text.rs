@@ -1,4 +1,4 @@
-//! Texts that are repeated in logs and answers: shortened, and escaped where outsiders wrote them.
+//! Texts that are repeated in logs and replies: shortened, and escaped where outsiders wrote them.
 
 use std::borrow::Cow;
 
@@ -14,7 +14,7 @@ pub fn shown(text: &str) -> String {
     excerpt(text, MAX_SHOWN)
 }
 
-/// The first `max` characters of what outsiders wrote, escaped, with `…` in the place of the others.
+/// The first `max` characters of what outsiders wrote, escaped, with `…` instead of the others.
 #[must_use]
 pub fn excerpt(text: &str, max: usize) -> String {
     let mut shown: String = text.chars().take(max).flat_map(char::escape_debug).collect();
@@ -24,7 +24,7 @@ pub fn excerpt(text: &str, max: usize) -> String {
     shown
 }
 
-/// The first `max` characters of a text, unchanged, with `…` in the place of the others.
+/// The first `max` characters of a text, unchanged, with `…` instead of the others.
 #[must_use]
 pub fn shortened(text: &str, max: usize) -> Cow<'_, str> {
     match text.char_indices().nth(max) {
@@ -64,8 +64,8 @@ pub fn between_graphemes(text: &str, at: usize) -> usize {
 pub fn grouped(number: usize) -> String {
     let digits = number.to_string();
     let mut grouped = String::with_capacity(digits.len() * 4 / 3);
-    for (place, digit) in digits.chars().enumerate() {
-        if place > 0 && (digits.len() - place).is_multiple_of(3) {
+    for (position, digit) in digits.chars().enumerate() {
+        if position > 0 && (digits.len() - position).is_multiple_of(3) {
             grouped.push(',');
         }
         grouped.push(digit);
@@ -73,7 +73,7 @@ pub fn grouped(number: usize) -> String {
     grouped
 }
 
-/// The first `max` names with commas between them, and `…` in the place of the others.
+/// The first `max` names with commas between them, and `…` instead of the others.
 #[must_use]
 pub fn list<T: AsRef<str>>(names: &[T], max: usize) -> String {
     let mut text = names.iter().take(max).map(AsRef::as_ref).collect::<Vec<_>>().join(", ");
@@ -88,7 +88,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_shown_is_short_and_without_control_characters() {
+    fn shown_texts_are_short_and_without_control_characters() {
         assert_eq!(shown("a\u{1b}[2J\n"), "a\\u{1b}[2J\\n");
         assert_eq!(shown(&"x".repeat(100)).chars().count(), MAX_SHOWN + 1);
     }
@@ -107,14 +107,14 @@ mod tests {
     }
 
     #[test]
-    fn a_list_names_so_many_and_says_that_there_are_more() {
+    fn a_list_names_a_limited_number_and_marks_that_there_are_more() {
         assert_eq!(list(&["a", "b"], 2), "a, b");
         assert_eq!(list(&["a", "b", "c"], 2), "a, b, …");
         assert_eq!(list::<&str>(&[], 2), "");
     }
 
     #[test]
-    fn a_long_text_is_truncated_between_graphemes_and_says_how_much_is_missing() {
+    fn a_long_text_is_truncated_between_graphemes_with_the_length_of_the_rest() {
         let text = format!("abc{}", "e\u{301}".repeat(1000));
         assert_eq!(truncated(&text, 4), "abc\n[result truncated — 2,000 chars omitted]");
         assert_eq!(truncated("äöü", 3), "äöü");

@@ -39,7 +39,7 @@ pub struct ToolDescriptor {
     pub output_schema: Option<Arc<Value>>,
     /// Who registered it: `rest`, `time`, `mcp:NAME`, … Its metric label.
     pub source: Arc<str>,
-    /// The kind of backend, as answers name it: `local`, `rest`, `mcp`, `script`.
+    /// The kind of backend, as replies name it: `local`, `rest`, `mcp`, `script`.
     pub provider: &'static str,
     /// Effect of repeating a call.
     pub effect: Effect,
@@ -58,8 +58,8 @@ pub struct ToolDescriptor {
     /// Whether the tool only calls other tools: then its own calls take no slot, so that inner calls never wait for one
     /// that a call around them holds.
     pub delegates: bool,
-    /// Whether another daemon, or a bridge, lists it. It is not listed for other daemons: two that list each other's tools
-    /// would learn their own, under longer and longer names.
+    /// Whether another daemon, or a bridge, lists it. It is not listed for other daemons: two that list each other's
+    /// tools would learn their own, under longer and longer names.
     pub is_learnt: bool,
     /// Hints for providers of models beside the definition, where the operator gives them.
     pub model_hints: Option<Arc<ModelHints>>,
@@ -87,13 +87,13 @@ pub enum Validation {
     /// The call is refused.
     #[default]
     Enforce,
-    /// The call is run, and the log says what is wrong.
+    /// The call is run, and the log has the violations.
     Warn,
     /// Arguments are not checked.
     Off,
 }
 
-/// A tool's place in a tool set.
+/// The tool set of a tool, and its name there.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Membership {
     /// Name of the set.
@@ -156,7 +156,7 @@ impl ToolDescriptor {
 pub struct ToolCall {
     /// Name of the tool, without the prefix of a tool set.
     pub tool: Arc<str>,
-    /// Who is asking, and in which session.
+    /// The caller, with its session.
     pub caller: Arc<Caller>,
     /// The caller's id of the call.
     pub call_id: Arc<str>,
@@ -165,7 +165,7 @@ pub struct ToolCall {
     /// When to give up: a little before the call's own deadline, so that the executor's error is the one that is
     /// reported.
     pub deadline: Instant,
-    /// The time that the call has in all, as its caller or the tool's settings gave it: what texts tell.
+    /// The time that the call has in all, as its caller or the tool's settings gave it, for texts.
     pub limit: Duration,
     /// Cancelled when no caller waits any more. An executor that ignores it is dropped.
     pub cancelled: CancellationToken,
@@ -185,7 +185,7 @@ pub struct ToolCall {
 }
 
 impl ToolCall {
-    /// A call that has so much time from now, and nothing that is optional: for those who run an executor themselves.
+    /// A call that has so much time from now, and nothing that is optional: for code that runs an executor itself.
     #[must_use]
     pub fn new(tool: impl Into<Arc<str>>, caller: Caller, arguments: Map<String, Value>, limit: Duration) -> Self {
         Self {
@@ -211,8 +211,8 @@ impl ToolCall {
         self.deadline.saturating_duration_since(Clock::SYSTEM.now())
     }
 
-    /// Does heavy work for this call, whose tool has begun: in a turn on a thread of its own, or at once if it is on at most
-    /// [`SMALL`] bytes of data that came from outside.
+    /// Does heavy work for this call, whose tool has begun: in a turn on a thread of its own, or at once if it is on at
+    /// most [`SMALL`] bytes of data that came from outside.
     ///
     /// # Errors
     ///
@@ -235,7 +235,8 @@ impl ToolCall {
             .map_err(|error| ToolFailure::invalid(format!("The arguments cannot be read: {error}.")))
     }
 
-    /// The failure of a call whose tool did not answer in time. `own_limit` is what the tool allows each call, if anything.
+    /// The failure of a call whose tool did not end in time. `own_limit` is what the tool allows each call, if
+    /// anything.
     #[must_use]
     pub fn timed_out(&self, own_limit: Option<Duration>) -> ToolFailure {
         let limit = own_limit.unwrap_or(self.limit).min(self.limit);
@@ -256,7 +257,7 @@ pub fn time_text(time: Duration) -> String {
     }
 }
 
-/// A time that need not be exact, rounded up to what [`time_text`] says shortly.
+/// A time that need not be exact, rounded up to one that [`time_text`] writes shortly.
 #[must_use]
 pub fn rounded_text(time: Duration) -> String {
     let seconds = time.as_secs() + u64::from(time.subsec_nanos() > 0);
@@ -275,7 +276,7 @@ pub struct ToolOutput {
     pub content: Option<String>,
     /// All of the result, when there is more than text.
     pub blocks: Vec<ContentBlock>,
-    /// Whether the tool says that it tried and did not succeed.
+    /// Whether the tool reports that it tried and did not succeed.
     pub is_error: bool,
     /// The structured part of the result, where the tool gave one. Callers of the bus find it in `content` or `blocks`.
     pub structured: Option<Box<Value>>,
@@ -427,7 +428,7 @@ impl Tool {
         Self { descriptor: Arc::new(descriptor), executor: Arc::new(executor), schema }
     }
 
-    /// A number for what lists say of it.
+    /// A number for its entry in lists.
     pub(crate) fn fingerprint(&self) -> u64 {
         let ToolDescriptor { name, description, source, effect, .. } = &*self.descriptor;
         let effect = match effect {
@@ -471,7 +472,7 @@ pub struct Naming {
     pub set: Option<Arc<str>>,
     /// Prefix of the source's own; before an underscore.
     pub prefix: Option<Arc<str>>,
-    /// Names that take the place of the source's own, by those; they get no `prefix`.
+    /// Names that replace the source's own, by those; they get no `prefix`.
     pub renamed: BTreeMap<Arc<str>, Arc<str>>,
 }
 
@@ -488,7 +489,8 @@ impl Naming {
         set.chain(name).collect()
     }
 
-    /// The source's own name for the tool that would be published under this one; `None` if no tool of the source would be.
+    /// The source's own name for the tool that would be published under this one; `None` if no tool of the source would
+    /// be.
     #[must_use]
     pub fn own<'a>(&'a self, published: &'a str) -> Option<&'a str> {
         let name = match &self.set {
@@ -506,8 +508,8 @@ impl Naming {
     }
 }
 
-/// Output and end of a program, where a tool ran one. Callers of `script.invoke` receive it; to all others the content
-/// says what they need.
+/// Output and end of a program, where a tool ran one. Callers of `script.invoke` receive it; for all others the content
+/// suffices.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Program {
     /// Standard output of the program.
@@ -529,8 +531,8 @@ impl ToolOutput {
     }
 }
 
-/// One thing about a tool's definition, or about what a server says of itself, that looks like an attempt to turn the
-/// model against the user. A sign and no proof: people decide.
+/// One thing about a tool's definition, or about a server's description of itself, that looks like an attempt to turn
+/// the model against the user. A sign and no proof: people decide.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Suspicion {
     /// Id of the rule that was met.

@@ -1,9 +1,9 @@
-//! Turns for heavy work: whatever reads, renders, parses, validates, splits, redacts or compresses more than [`SMALL`] of
-//! data that came from outside. A few pieces run at a time, on threads beside those that everything else runs on.
+//! Turns for heavy work: whatever reads, renders, parses, validates, splits, redacts or compresses more than [`SMALL`]
+//! of data that came from outside. A few pieces run at a time, on threads beside those that everything else runs on.
 //!
-//! The next turn is that of the owner of whom the fewest pieces run, and of those of the one whose work has taken the
-//! least time. An owner that comes anew begins where the last one that was served stood, so that it waits for one piece
-//! of each other owner at most, however many pieces of theirs wait.
+//! The next turn is that of the owner with the fewest running pieces, and among such owners of the one whose work has
+//! taken the least time. An owner that comes anew begins where the last one that was served stood, so that it waits for
+//! one piece of each other owner at most, however many pieces of theirs wait.
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
@@ -34,7 +34,7 @@ pub struct Turns(Arc<TurnsState>);
 
 struct TurnsState {
     /// Pieces of work that run at a time.
-    places: usize,
+    slots: usize,
     queues: Mutex<Queues>,
 }
 
@@ -86,13 +86,13 @@ struct Waiting<'a> {
 
 impl Turns {
     /// So many turns at a time.
-    fn of(places: usize) -> Self {
-        Self(Arc::new(TurnsState { places, queues: Mutex::default() }))
+    fn of(slots: usize) -> Self {
+        Self(Arc::new(TurnsState { slots, queues: Mutex::default() }))
     }
 
-    /// Waits for a turn during at most half of the time until `deadline`, does the work on a thread of its own, and returns
-    /// its outcome with the turn. `owner` identifies the agent for fairness; `bytes` is what the work holds while it waits.
-    /// Work that began runs to its end, with its turn.
+    /// Waits for a turn during at most half of the time until `deadline`, does the work on a thread of its own, and
+    /// returns its outcome with the turn. `owner` identifies the agent for fairness; `bytes` is what the work holds
+    /// while it waits. Work that began runs to its end, with its turn.
     ///
     /// # Errors
     ///
@@ -112,9 +112,9 @@ impl Turns {
             .ok_or_else(|| ToolFailure::new(Cause::Expired, "The deadline of the call passed while it was prepared."))
     }
 
-    /// The same for a call that has begun: its work is never refused because others wait, whose number and size their calls
-    /// bound, and the wait for a turn and the work end at `latest`. Work on at most [`SMALL`] bytes is done at once, on
-    /// the thread of the caller of this function.
+    /// The same for a call that has begun: its work is never refused because others wait, whose number and size their
+    /// calls bound, and the wait for a turn and the work end at `latest`. Work on at most [`SMALL`] bytes is done at
+    /// once, on the thread of the caller of this function.
     ///
     /// # Errors
     ///
@@ -166,7 +166,7 @@ impl Turns {
     /// Gives the turns that are free.
     fn give(&self) {
         loop {
-            let next = self.0.queues.lock().next(self.0.places);
+            let next = self.0.queues.lock().next(self.0.slots);
             let Some((owner, waiter)) = next else { return };
             let began = Some(Clock::SYSTEM.now());
             // One whose work waits no more is dropped here, which gives it to the next.
@@ -262,9 +262,9 @@ impl Queues {
         number
     }
 
-    /// The work whose turn it is, if a place is free.
-    fn next(&mut self, places: usize) -> Option<(Arc<str>, Waiter)> {
-        if self.running >= places || self.kept >= MAX_KEPT {
+    /// The work whose turn it is, if a slot is free.
+    fn next(&mut self, slots: usize) -> Option<(Arc<str>, Waiter)> {
+        if self.running >= slots || self.kept >= MAX_KEPT {
             return None;
         }
         let can_run = self.owners.iter().filter(|(_, owner)| owner.kept < MAX_KEPT / 2);
@@ -377,7 +377,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_outcome_comes_with_the_turn_that_others_wait_for() {
+    async fn waiting_work_runs_when_the_turn_before_it_ends() {
         let (turns, turn) = taken().await;
         let mut waits = std::pin::pin!(turns.run("bob".into(), 0, soon(), || 8));
         assert!(waits.as_mut().now_or_never().is_none());
@@ -386,7 +386,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_owner_waits_for_one_piece_of_another_and_not_for_all_that_came_before() {
+    async fn an_owner_waits_for_one_piece_of_another_and_not_for_all_earlier_ones() {
         let (turns, turn) = taken().await;
         let done = Arc::default();
         let flood = futures_util::future::join_all((0..4).map(|_| noted(&turns, "ana", &done)));
@@ -398,7 +398,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_owner_whose_work_took_longer_comes_later() {
+    async fn the_owner_with_the_least_time_used_is_next() {
         let (turns, turn) = taken().await;
         let done = Arc::default();
         let work = |owner| noted(&turns, owner, &done);
@@ -412,7 +412,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn one_owner_leaves_places_and_bytes_to_wait_for_others() {
+    async fn one_owner_leaves_slots_and_bytes_of_the_queue_to_others() {
         let (turns, _turn) = taken().await;
         for bytes in [0, MAX_WAITING_BYTES / 64] {
             let mut held = Vec::new();
@@ -440,7 +440,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_has_begun_is_never_refused_because_others_wait_and_is_done_at_once_if_it_is_small() {
+    async fn work_of_begun_calls_is_never_refused_for_a_full_queue_and_runs_at_once_if_small() {
         let (turns, turn) = taken().await;
         let mut waiting: Vec<_> =
             (0..=MAX_WAITING).map(|_| Box::pin(turns.finish("ana".into(), SMALL + 1, soon(), || 1))).collect();
@@ -451,7 +451,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn work_that_is_not_done_in_time_is_told_as_late_and_keeps_its_turn() {
+    async fn work_that_is_not_done_in_time_fails_as_expired_and_keeps_its_turn() {
         let turns = Turns::of(1);
         let (finish, finished) = std::sync::mpsc::channel::<()>();
         let late = turns.run("ana".into(), 0, Clock::SYSTEM.now() + Duration::from_millis(50), move || finished.recv());

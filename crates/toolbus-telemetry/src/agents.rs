@@ -30,9 +30,9 @@ impl AgentEvents for AgentRecorder {
         }
     }
 
-    fn answered(&self, outcome: &'static str) {
+    fn task_message(&self, outcome: &'static str) {
         if let Some(instruments) = &self.instruments {
-            instruments.answers.add(1, &[label(&AgentOutcomes::ANSWERS, outcome)]);
+            instruments.answers.add(1, &[label(&AgentOutcomes::TASK_MESSAGES, outcome)]);
         }
     }
 

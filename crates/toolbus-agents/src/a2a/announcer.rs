@@ -252,7 +252,7 @@ impl ControlHandler for SkillHandler {
         Some(not_usable(asked, AgentTaskError::INVALID_REQUEST, reason))
     }
 
-    fn answer<'a>(&'a self, asked: &'a ControlRequest) -> BoxFuture<'a, Result<Option<ControlReply>, ControlError>> {
+    fn handle<'a>(&'a self, asked: &'a ControlRequest) -> BoxFuture<'a, Result<Option<ControlReply>, ControlError>> {
         async move {
             let task = AgentTaskRequest::parse(&asked.body)?;
             Ok(Some(match self.run(&task, asked).await {
@@ -280,7 +280,7 @@ impl ControlHandler for SkillCancelHandler {
         Some(not_usable(asked, AgentTaskError::TASK_NOT_CANCELABLE, reason))
     }
 
-    fn answer<'a>(&'a self, asked: &'a ControlRequest) -> BoxFuture<'a, Result<Option<ControlReply>, ControlError>> {
+    fn handle<'a>(&'a self, asked: &'a ControlRequest) -> BoxFuture<'a, Result<Option<ControlReply>, ControlError>> {
         let reply = AgentTaskCancelRequest::parse(&asked.body).map(|task| {
             let error = AgentTaskError {
                 task_id: task.task_id,

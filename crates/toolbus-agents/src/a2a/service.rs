@@ -447,7 +447,7 @@ impl AgentService {
     }
 
     fn count_answer(&self, outcome: &'static str) -> Result<(), ControlError> {
-        self.parts.events.answered(outcome);
+        self.parts.events.task_message(outcome);
         if outcome == STORE_AWAY { Err(ControlError::StoreAway) } else { Ok(()) }
     }
 
@@ -532,7 +532,7 @@ impl ControlHandler for AnnouncementHandler {
         true
     }
 
-    fn answer<'a>(&'a self, asked: &'a ControlRequest) -> BoxFuture<'a, Result<Option<ControlReply>, ControlError>> {
+    fn handle<'a>(&'a self, asked: &'a ControlRequest) -> BoxFuture<'a, Result<Option<ControlReply>, ControlError>> {
         self.0.take_announcement(&asked.envelope, &asked.caller, &asked.body);
         std::future::ready(Ok(None)).boxed()
     }
@@ -551,7 +551,7 @@ impl ControlHandler for TaskAnswerHandler {
         MAX_ANSWER
     }
 
-    fn answer<'a>(&'a self, asked: &'a ControlRequest) -> BoxFuture<'a, Result<Option<ControlReply>, ControlError>> {
+    fn handle<'a>(&'a self, asked: &'a ControlRequest) -> BoxFuture<'a, Result<Option<ControlReply>, ControlError>> {
         self.0.take_answer(&asked.envelope, &asked.caller, &asked.body).map_ok(|()| None).boxed()
     }
 }
@@ -569,7 +569,7 @@ impl ControlHandler for TaskHandoverHandler {
         MAX_HANDOVER
     }
 
-    fn answer<'a>(&'a self, asked: &'a ControlRequest) -> BoxFuture<'a, Result<Option<ControlReply>, ControlError>> {
+    fn handle<'a>(&'a self, asked: &'a ControlRequest) -> BoxFuture<'a, Result<Option<ControlReply>, ControlError>> {
         self.0.take_handover(&asked.envelope, &asked.body).map_ok(|()| None).boxed()
     }
 }

@@ -390,7 +390,7 @@ impl ControlHandler for Subagents {
         None
     }
 
-    fn answer<'a>(&'a self, asked: &'a ControlRequest) -> BoxFuture<'a, Result<Option<ControlReply>, ControlError>> {
+    fn handle<'a>(&'a self, asked: &'a ControlRequest) -> BoxFuture<'a, Result<Option<ControlReply>, ControlError>> {
         let (kind, sender) = (&*asked.envelope.message_type, &*asked.caller);
         self.take_report(kind, sender, &asked.body).map_ok(|()| None).boxed()
     }

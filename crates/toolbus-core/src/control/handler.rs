@@ -15,19 +15,20 @@ use crate::deadline::{Budgets, TimeBudget, inner};
 use crate::reply_address::Address;
 use crate::turns::{SMALL, Turn};
 
-/// Answers the requests of one topic.
+/// Handles the requests of one topic.
 pub trait ControlHandler: Send + Sync + 'static {
-    /// The one type of request that the topic carries; absent where it carries several, and the answerer tells them apart.
+    /// The one type of request that the topic carries; absent where it carries several, and the handler distinguishes
+    /// them.
     fn message_type(&self) -> Option<&'static str>;
 
-    /// Whether the topic carries answers and announcements, which are heard and never answered: of any type, and from any
-    /// sender, also where the daemon serves one agent alone.
+    /// Whether the topic carries replies and announcements, which never have a reply: of any type, and from any sender,
+    /// also where the daemon serves one agent alone.
     fn is_listening(&self) -> bool {
         false
     }
 
-    /// Whether its requests run tools. The senders do not repeat such requests, so their answers are kept until the broker
-    /// takes them, as those to other calls are.
+    /// Whether its requests run tools. The senders do not repeat such requests, so their replies are kept until the
+    /// broker takes them, as those to other calls are.
     fn runs_calls(&self) -> bool {
         false
     }
@@ -37,17 +38,16 @@ pub trait ControlHandler: Send + Sync + 'static {
         MAX_CONTROL_BODY
     }
 
-    /// Does what a request asks for, and says what is answered, if anything. The answer is sent when the request has an
-    /// address.
+    /// Obeys a request and returns the reply, if any. The reply is sent when the request has an address.
     ///
     /// # Errors
     ///
-    /// If the request is refused: its sender gets a reply if possible; otherwise the request becomes a dead letter. After
-    /// [`ControlError::StoreAway`] it goes back to its queue instead.
-    fn answer<'a>(&'a self, asked: &'a ControlRequest) -> BoxFuture<'a, Result<Option<ControlReply>, ControlError>>;
+    /// If the request is refused: its sender gets a reply if possible; otherwise the request becomes a dead letter.
+    /// After [`ControlError::StoreAway`] it goes back to its queue instead.
+    fn handle<'a>(&'a self, request: &'a ControlRequest) -> BoxFuture<'a, Result<Option<ControlReply>, ControlError>>;
 
     /// Reply to a request that is refused for this reason; absent: a `ToolError`.
-    fn refusal(&self, _asked: &ControlRequest, _reason: &str) -> Option<ControlReply> {
+    fn refusal(&self, _request: &ControlRequest, _reason: &str) -> Option<ControlReply> {
         None
     }
 }
@@ -88,8 +88,8 @@ impl ControlReply {
         }
     }
 
-    /// Ends the turn in which the message was made. A large message counts as kept until it is sent: only so much of them
-    /// is held in memory at a time.
+    /// Ends the turn in which the message was made. A large message counts as kept until it is sent: only so much of
+    /// them is held in memory at a time.
     #[must_use]
     pub fn in_turn(mut self, mut turn: Turn) -> Self {
         if self.size() > SMALL {
@@ -122,19 +122,19 @@ pub enum ControlError {
     /// The body does not fit its type.
     #[error("it cannot be read: {0}")]
     Unreadable(#[from] ParseError),
-    /// All that it asks for is an answer, and it has no address for one.
+    /// The request is only for a reply, and has no address for one.
     #[error("it says nowhere to answer")]
     NoAddress,
-    /// Only an agent can ask for this, and its sender is none.
+    /// Only an agent can send this, and the sender is none.
     #[error("its sender is no agent")]
     NoAgent,
-    /// The store does not say or keep what it needs: it is delivered again later.
+    /// The store is not available: the request is delivered again later.
     #[error("the store is away")]
     StoreAway,
 }
 
 impl ControlRequest {
-    /// Whether the sender left an address for an answer.
+    /// Whether the sender left an address for a reply.
     #[must_use]
     pub const fn has_address(&self) -> bool {
         self.address.is_some()
@@ -146,7 +146,7 @@ impl ControlRequest {
         self.caller.sharer(self.address.as_ref().map_or("", |address| &address.written))
     }
 
-    /// Until when the sender waits for an answer, by what it says of that; at most `most` from now.
+    /// Time until which the sender waits for a reply, by its budget; at most `most` from now.
     #[must_use]
     pub fn deadline(&self, most: Duration) -> Instant {
         let (budget, now) = (TimeBudget::read(&self.envelope, self.clock.wall()), self.clock.now());
@@ -161,20 +161,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_answer_comes_before_its_sender_gives_up_and_before_the_most_that_it_may_take() {
+    fn a_deadline_ends_before_the_senders_budget_and_before_the_limit() {
         let (clock, most) = (Clock::manual(), Duration::from_secs(25));
         let table = [(None, 10..=25), (Some("60000"), 10..=25), (Some("4000"), 0..=4), (Some("nonsense"), 10..=25)];
         for (budget, expected) in table {
             let headers = budget.map(|text| (header::TIMEOUT_MS.to_owned(), text.to_owned())).into_iter().collect();
             let envelope = Envelope { headers, ..Envelope::default() };
-            let asked = ControlRequest {
+            let request = ControlRequest {
                 envelope,
                 caller: Arc::new(Caller::unknown()),
                 body: Bytes::new(),
                 address: None,
                 clock,
             };
-            let left = asked.deadline(most).saturating_duration_since(clock.now());
+            let left = request.deadline(most).saturating_duration_since(clock.now());
             assert!(left < Duration::from_secs(*expected.end()), "{budget:?} {left:?}");
             assert!(left > Duration::from_secs(*expected.start()), "{budget:?} {left:?}");
         }

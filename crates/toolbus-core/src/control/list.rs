@@ -21,12 +21,12 @@ use crate::reply::MAX_REPLY;
 const MAX_OPENAI_TOOLS: usize = 128;
 /// Most tools that a notice names.
 const MAX_NAMED: usize = 20;
-/// Longest time until a list is ready, whatever its sender says.
+/// Longest time until a list is ready, whatever the sender's budget.
 const LIST_TIME: Duration = Duration::from_secs(25);
 /// Lists that are kept. None is larger than a reply may be, so that this bounds their memory, too.
 const MAX_KEPT: NonZeroUsize = NonZeroUsize::new(2).unwrap();
 
-/// The lists that were asked for last, by version and format: agents ask alike, and again.
+/// The lists that were requested last, by version and format: agents send equal requests, again and again.
 pub(super) struct ListCache(Mutex<LruCache<ListKey, Arc<RenderedTools>>>);
 
 /// Version and format.
@@ -51,21 +51,21 @@ impl ControlService {
     pub(super) async fn list(
         &self,
         delivery: &Delivery,
-        asked: &ControlRequest,
+        request: &ControlRequest,
     ) -> Result<Option<ControlReply>, ControlRefusal> {
-        let request = ToolListRequest::parse(body(delivery)?)?;
-        let mut caller = Caller::clone(&asked.caller);
-        caller.profile = agreed("profile", caller.profile, request.profile.clone(), is_same_name)?;
-        caller.binding = agreed("binding", caller.binding, request.binding.clone(), str::eq)?;
-        caller.session = request.session_id.clone().filter(|session| !session.is_empty()).map(Arc::from);
+        let body = ToolListRequest::parse(body(delivery)?)?;
+        let mut caller = Caller::clone(&request.caller);
+        caller.profile = agreed("profile", caller.profile, body.profile.clone(), is_same_name)?;
+        caller.binding = agreed("binding", caller.binding, body.binding.clone(), str::eq)?;
+        caller.session = body.session_id.clone().filter(|session| !session.is_empty()).map(Arc::from);
         let policy = self.parts.dispatcher.policy();
         let effective = policy.effective(&caller);
         self.parts.dispatcher.topic_rate(&effective, topic::TOOL_LIST)?;
         let control = self.clone();
-        let work = move || control.listed(&caller, &effective, &request);
-        let (said, turn) =
-            policy.turns().run(asked.sharer(), delivery.body.len(), asked.deadline(LIST_TIME), work).await?;
-        Ok(Some(said?.in_turn(turn)))
+        let work = move || control.listed(&caller, &effective, &body);
+        let (reply, turn) =
+            policy.turns().run(request.sharer(), delivery.body.len(), request.deadline(LIST_TIME), work).await?;
+        Ok(Some(reply?.in_turn(turn)))
     }
 
     fn listed(
@@ -92,9 +92,9 @@ impl ControlService {
             }),
             not_modified,
         };
-        let said = ControlReply::new(message_type::TOOL_LIST_RESPONSE, &response);
-        if said.size() > MAX_REPLY {
-            let size = said.size();
+        let reply = ControlReply::new(message_type::TOOL_LIST_RESPONSE, &response);
+        if reply.size() > MAX_REPLY {
+            let size = reply.size();
             let text = format!(
                 "The list has {size} bytes, and one answer at most {MAX_REPLY}. Ask for some of the tools by `names`."
             );
@@ -104,7 +104,7 @@ impl ControlService {
         if caller.profile.is_none() && caller.binding.is_none() && (names.is_empty() || not_modified) {
             self.parts.dispatcher.note_list(caller, effective);
         }
-        Ok(said)
+        Ok(reply)
     }
 }
 
@@ -166,13 +166,14 @@ fn is_learnt(allowed: &AllowedTool<'_>) -> bool {
 
 impl RenderedTools {
     fn new(set: &ListedSet<'_>, format: Format, names: &[String]) -> Self {
-        let is_asked = |definition: &ListedTool| {
+        let is_requested = |definition: &ListedTool| {
             let ListedTool { name, llm_name, .. } = definition;
-            let is_its = |asked: &String| **asked == **name || **asked == **llm_name || **asked == *gemini_name(name);
+            let is_its =
+                |wanted: &String| **wanted == **name || **wanted == **llm_name || **wanted == *gemini_name(name);
             names.is_empty() || names.iter().any(is_its)
         };
         let (mut tools, mut cut) = (Vec::new(), Vec::new());
-        for definition in set.definitions().filter(is_asked) {
+        for definition in set.definitions().filter(is_requested) {
             if cut_description(&definition.description, format).is_some() {
                 cut.push(Arc::clone(&definition.name));
             }
@@ -185,7 +186,7 @@ impl RenderedTools {
     }
 }
 
-/// Says that a provider refuses a request with so many tools.
+/// Returns the notice that a provider refuses a request with so many tools.
 fn number_notice(count: usize, format: Format) -> Option<String> {
     let is_limited = matches!(format, Format::OpenAi | Format::OpenAiResponses);
     (is_limited && count > MAX_OPENAI_TOOLS).then(|| {
@@ -232,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn openai_is_sent_no_more_tools_than_it_takes_without_a_word() {
+    fn a_list_for_openai_over_its_limit_has_a_notice() {
         for format in [Format::OpenAi, Format::OpenAiResponses] {
             assert_eq!(number_notice(128, format), None);
             assert!(number_notice(129, format).is_some_and(|notice| notice.contains("at most 128")));
@@ -241,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn one_profile_in_two_spellings_is_no_contradiction() {
+    fn two_spellings_of_a_profile_are_no_contradiction() {
         assert_eq!(profile("Main", "main").as_deref(), Some("Main"));
         assert_eq!(profile("a2a-synthesis", "A2ASynthesis").as_deref(), Some("a2a-synthesis"));
         assert_eq!(profile("main", "subagent"), None);

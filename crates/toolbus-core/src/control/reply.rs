@@ -12,20 +12,20 @@ use crate::telemetry::CallEnd;
 use crate::tool::Effect;
 
 /// The reply to a request, from the daemon of this name.
-pub(super) fn message(source: &str, random: Random, asked: &ControlRequest, said: ControlReply) -> Reply {
-    let envelope = &asked.envelope;
-    let mut reply = Envelope::outgoing(said.message_type, source, random.id(), asked.clock.wall())
-        .answering(envelope, destination(envelope, &asked.caller))
+pub(super) fn message(source: &str, random: Random, request: &ControlRequest, content: ControlReply) -> Reply {
+    let envelope = &request.envelope;
+    let mut reply = Envelope::outgoing(content.message_type, source, random.id(), request.clock.wall())
+        .answering(envelope, destination(envelope, &request.caller))
         .with_header(header::CONTENT_TRUST, header::TRUST_TOOL_OUTPUT);
-    if let Some(provider) = said.provider {
+    if let Some(provider) = content.provider {
         reply = reply.with_header(header::TOOL_PROVIDER, provider);
     }
     reply.trace.clone_from(&envelope.trace);
     let mut properties = reply.into_properties();
-    properties.persistent = said.persistent;
+    properties.persistent = content.persistent;
     Reply {
         properties: properties.into(),
-        body: said.body.into(),
+        body: content.body.into(),
         end: CallEnd { status: Status::Ok, cause: None },
         outcome: None,
         call_id: Arc::default(),
@@ -33,8 +33,8 @@ pub(super) fn message(source: &str, random: Random, asked: &ControlRequest, said
 }
 
 /// The reply to a request that is refused.
-pub(super) fn refusal(asked: &ControlRequest, delivery: &Delivery, refused: &ControlRefusal) -> ControlReply {
-    let id = asked.envelope.message_id.as_deref().unwrap_or(&asked.envelope.correlation_id);
+pub(super) fn refusal(request: &ControlRequest, delivery: &Delivery, refused: &ControlRefusal) -> ControlReply {
+    let id = request.envelope.message_id.as_deref().unwrap_or(&request.envelope.correlation_id);
     let error = ToolError {
         tool_call_id: bounded(id).to_owned(),
         tool_name: delivery.routing_key.to_string(),

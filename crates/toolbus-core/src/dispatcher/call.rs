@@ -69,7 +69,7 @@ pub(super) struct CallDelivery {
     pub(super) direct: Option<oneshot::Sender<Arc<Reply>>>,
     /// Whether the reply is one that was given before.
     pub(super) replayed: bool,
-    /// Whether another call ran in its place.
+    /// Whether another call ran instead.
     pub(super) attached: bool,
 }
 
@@ -87,7 +87,7 @@ pub(super) struct Execution {
     pub(super) cancelled: Option<CancellationToken>,
     /// Takes the progress of a call within a call.
     pub(super) progress: Option<ProgressSink>,
-    /// Length above which the result is split, in characters; `None` if it never is, but for what its tool says.
+    /// Length above which the result is split, in characters; `None` if it never is, unless by a rule of its tool.
     pub(super) split_above: Option<usize>,
     /// Whether a tool or a daemon calls, which gets the result as it is, whatever its length.
     pub(super) gets_whole: bool,
@@ -109,7 +109,7 @@ impl Call {
             parts.replies.log.unusable_budget(&request);
         }
         let settle = std::mem::replace(&mut delivery.settle, Box::new(Settled));
-        // A daemon that passes the call on splits what it answers.
+        // A daemon that passes the call on splits the result itself.
         let gets_whole = request.caller.hops > 0;
         let results = parts.settings.results.as_ref().filter(|_| request.dialect == Dialect::Tool && !gets_whole);
         let model = || request.envelope.header(header::MODEL);
@@ -146,7 +146,8 @@ impl Call {
         let now = parts.settings.clock.now();
         let body_size = arguments.as_ref().map_or(0, String::len);
         let budget = deadline.map_or(TimeBudget::UNLIMITED, |deadline| TimeBudget::until(deadline, now));
-        // The reply of a call with a key is kept as a message, which has the structured part in a block: for MCP clients.
+        // The reply of a call with a key is kept as a message, which has the structured part in a block: for MCP
+        // clients.
         let is_kept = idempotency_key.as_ref().filter(|_| inner.origin == InnerOrigin::McpClient);
         let headers = is_kept.map(|_| (header::STRUCTURED_CONTENT.to_owned(), "1".to_owned())).into_iter().collect();
         let request = Request {
@@ -244,7 +245,7 @@ impl Call {
         }
     }
 
-    /// Where the reply goes, and what the log says of the call.
+    /// Address of the reply, and the fields of the call in the log.
     pub(super) fn reply_path(&self) -> ReplyPath<'_> {
         ReplyPath {
             address: &self.request.address,
@@ -269,8 +270,8 @@ impl Call {
         self.span.publishing(reply.properties.message_id.as_deref().unwrap_or_default())
     }
 
-    /// Whether the request is no longer this daemon's, and its tool did not run here. It comes again, perhaps to another
-    /// daemon, so that whatever is published of it here may be wrong.
+    /// Whether the request is no longer this daemon's, and its tool did not run here. It comes again, perhaps to
+    /// another daemon, so that whatever is published of it here may be wrong.
     pub(super) fn is_lost(&self) -> bool {
         self.timing.ran.is_none() && self.delivery.slot.is_lost()
     }
@@ -284,8 +285,8 @@ impl Call {
         }
     }
 
-    /// Waits for something before the tool begins, unless the call is cancelled, given back or lost meanwhile. Biased: what
-    /// a stopped call gives up must not go to a call that is stopped as well.
+    /// Waits for something before the tool begins, unless the call is cancelled, given back or lost meanwhile. Biased:
+    /// what a stopped call gives up must not go to a call that is stopped as well.
     pub(super) async fn before_start<T>(
         &self,
         cancel: &CancellationToken,
@@ -301,7 +302,8 @@ impl Call {
         }
     }
 
-    /// Does heavy work for a call whose tool has ended. It has time beyond the deadline, because the tool may have acted.
+    /// Does heavy work for a call whose tool has ended. It has time beyond the deadline, because the tool may have
+    /// acted.
     pub(super) async fn finish_in_turn<T: Send + 'static>(
         &self,
         turns: &Turns,
@@ -384,7 +386,7 @@ fn cancelled_before_start() -> ToolFailure {
     ToolFailure::new(Cause::CancelledBeforeStart, "The call was cancelled before the tool began.")
 }
 
-/// In the place of what settles a delivery, once its call has that.
+/// Stands in a delivery for its settlement, once its call has that.
 struct Settled;
 
 impl Settle for Settled {

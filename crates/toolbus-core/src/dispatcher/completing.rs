@@ -66,7 +66,7 @@ impl Completer {
         None
     }
 
-    /// Answers a request as it, or one like it, was answered before: with the trace that the reply had.
+    /// Sends the reply that the request, or one like it, had before: with the trace that the reply had.
     async fn repeat(&self, mut call: Box<Call>, reply: &Arc<Reply>) {
         self.telemetry.ledger(LedgerEvent::Replayed);
         call.delivery.replayed = true;
@@ -125,14 +125,15 @@ impl Completer {
         .await;
     }
 
-    /// Steps 12 and 13 of one call; gives whether its request is done with, and the duplicates that have attached to it.
+    /// Steps 12 and 13 of one call; gives whether its request is done with, and the duplicates that have attached to
+    /// it.
     async fn send_one(&self, mut call: Box<Call>, reply: &Arc<Reply>) -> (bool, Vec<Attached>) {
         // First: an effect must not go unrecorded because its reply cannot be delivered.
         self.record_audit(&call, reply.end, reply.outcome);
         let built = self.clock.now();
         let is_direct = call.delivery.direct.is_some();
         let delivered = match call.delivery.direct.take() {
-            // A client that has gone asks again by its key.
+            // A client that has gone repeats the call by its key.
             Some(client) => {
                 let _ = client.send(Arc::clone(reply));
                 Ok(())
@@ -152,7 +153,7 @@ impl Completer {
             if settled && (is_direct || call.delivery.slot.is_sure()) {
                 self.replay.forget(identity.key, &call.delivery.slot);
             } else {
-                self.replay.answered(identity, &call.delivery.slot, Arc::clone(reply));
+                self.replay.replied(identity, &call.delivery.slot, Arc::clone(reply));
             }
         }
         let attached = call.delivery.slot.close();
@@ -204,14 +205,14 @@ impl Completer {
         let subject = AuditedCall {
             caller: &request.caller,
             tool: call.execution.tool.as_deref(),
-            asked: &request.tool_name,
+            requested: &request.tool_name,
             call_id: &request.call_id,
         };
         let hash = call.execution.arguments.as_ref().and_then(|arguments| self.audit.hash(arguments));
         self.audit.record(AuditRecord::new(event, &subject, end, outcome).with_arguments(hash));
     }
 
-    /// Dead-letters a request whose answer would not arrive.
+    /// Dead-letters a request whose reply would not arrive.
     pub(super) async fn refuse_address(&self, mut call: Box<Call>, delivery: Delivery, refused: &AddressRefused) {
         let attached = self.leave(&mut call).await;
         let settle = call.delivery.slot.take().unwrap_or(delivery.settle);
@@ -222,14 +223,15 @@ impl Completer {
         requeue_all(attached).await;
     }
 
-    /// Settles a call that another call answers.
+    /// Settles a call whose reply is another call's to send.
     async fn ignore(&self, mut call: Box<Call>) {
         let attached = self.leave(&mut call).await;
         call.settle_without_reply(true).await;
         join_all(attached.into_iter().map(|call| call.settle_without_reply(true))).await;
     }
 
-    /// Gives a call back to its queue, where it is already if its connection has ended; answers one that came from none.
+    /// Gives a call back to its queue, where it is already if its connection has ended; replies to one that came from
+    /// none.
     async fn requeue(&self, mut call: Box<Call>) {
         if call.is_lost() {
             tracing::debug!(call_id = %shown(&call.request.call_id), "dropped a call that the broker delivers again");

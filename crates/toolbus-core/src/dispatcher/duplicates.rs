@@ -13,8 +13,8 @@ use crate::idempotency::{Recorder, Replay, Seen};
 use crate::reply::Reply;
 use crate::telemetry::{LedgerEvent, Telemetry};
 
-/// Most requests that wait for the reply of another one with their key, of those that no message brings: they may be
-/// given up, and asked again, as often as a client likes.
+/// Most requests that wait for the reply of another one with their key, of those that no message brings: clients may
+/// give them up and repeat them as often as they like.
 const MAX_ATTACHED: usize = 64;
 
 /// Recognises requests that come again.
@@ -27,8 +27,8 @@ pub(super) struct Duplicates {
 }
 
 impl Duplicates {
-    /// Notes that a call is under way, and finds what earlier deliveries of its request mean for it. `None`: another call
-    /// that runs settles and answers it in the end.
+    /// Notes that a call is under way, and finds what earlier deliveries of its request mean for it. `None`: another
+    /// call that runs settles it and sends its reply in the end.
     pub(super) async fn enter(&self, mut call: Box<Call>) -> Option<(Box<Call>, Earlier)> {
         let mut earlier = match call.identity.local {
             None => Earlier::Free,
@@ -41,7 +41,7 @@ impl Duplicates {
                         Attachment::Ended(again) => call = again,
                     },
                     Seen::Conflict => break Earlier::Failed(self.recorder.conflict()),
-                    Seen::Answered(reply) => break self.answered(&mut call, reply).await,
+                    Seen::Answered(reply) => break self.earlier_reply(&mut call, reply).await,
                     Seen::Forgotten => {
                         let text =
                             "This request is not run again. It was answered before, and the answer is no longer kept.";
@@ -63,7 +63,7 @@ impl Duplicates {
     }
 
     /// A refusal is not recorded: another daemon may have run a copy since.
-    async fn answered(&self, call: &mut Call, reply: Arc<Reply>) -> Earlier {
+    async fn earlier_reply(&self, call: &mut Call, reply: Arc<Reply>) -> Earlier {
         let is_refusal = reply.outcome == Some(Outcome::NotStarted);
         match if is_refusal { self.earlier.find(call, true).await } else { None } {
             None | Some(Earlier::Free) => Earlier::Answered(reply),

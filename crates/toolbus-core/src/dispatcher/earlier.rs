@@ -56,12 +56,12 @@ impl EarlierRuns {
     pub(super) async fn find(&self, call: &mut Call, is_redelivered: bool) -> Option<Earlier> {
         let recorder = &self.recorder;
         recorder.ledger()?;
-        let is_asked = match call.identity.local?.kind {
+        let needs_lookup = match call.identity.local?.kind {
             IdentityKind::Given => true,
             IdentityKind::MessageId => is_redelivered || !self.is_repeatable(call),
             IdentityKind::Content => is_redelivered,
         };
-        if !is_asked {
+        if !needs_lookup {
             return None;
         }
         let identity = call.everywhere()?;
@@ -77,8 +77,8 @@ impl EarlierRuns {
         }
     }
 
-    /// Asks again while the ledger cannot be read, for half of the time that is left: another daemon may have run the
-    /// request, and its reply is better than that nothing is known. The call waits among those of its agent.
+    /// Reads again while the ledger cannot be read, for half of the time that is left: another daemon may have run the
+    /// request, and its reply is better than an unknown outcome. The call waits among those of its agent.
     async fn look_up_again(
         &self,
         call: &Call,
@@ -104,7 +104,7 @@ impl EarlierRuns {
         Err(unreadable(&error))
     }
 
-    /// Waits before the ledger is asked again, unless the call ends meanwhile.
+    /// Waits before the ledger is read again, unless the call ends meanwhile.
     async fn paused(&self, call: &Call, pause: Duration) -> Result<(), Earlier> {
         let given_up = async {
             match &call.execution.cancelled {
@@ -135,7 +135,7 @@ impl EarlierRuns {
         let tool = call.wanted(&self.policy);
         call.grant(tool.as_ref().and_then(|tool| tool.timeout), self.budgets);
         loop {
-            // Its caller was told that it did not start, and may ask for something else by the same key.
+            // Its caller got the outcome `not_started`, and may use the same key for another request.
             if let EntryState::Started { run, .. } = entry.state
                 && recorder.is_void(identity.key, run)
             {

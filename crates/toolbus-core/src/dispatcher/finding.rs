@@ -33,7 +33,7 @@ pub(super) struct ToolFinder {
 impl ToolFinder {
     /// Returns the caller's effective tools. A tool that is not there yet, and may come, is waited for: as a permit is,
     /// or else, where the caller names its server, until the deadline. The call waits among those of its agent, so that
-    /// an agent that asks for what is unclaimed takes no slot of another.
+    /// an agent that calls an unclaimed tool takes no slot of another.
     pub(super) async fn enter(&self, call: &Call, cancel: &CancellationToken) -> Result<EffectiveTools, Abort> {
         let (gates, request) = (&self.gates, &call.request);
         let effective = gates.enter(&request.caller);
@@ -88,10 +88,10 @@ impl ToolFinder {
         })
     }
 
-    /// Remembers who called, so that it is notified of changes.
+    /// Remembers the caller, so that it is notified of changes.
     fn note(&self, caller: &Caller, effective: &EffectiveTools) {
         if let Some(agent) = &caller.agent
-            && effective.is_everybody()
+            && effective.has_no_section()
         {
             self.callers.note(agent, effective.catalogue());
         }

@@ -24,7 +24,7 @@ use crate::tool::ToolOutput;
 pub struct InnerCall {
     /// Where it comes from.
     pub origin: InnerOrigin,
-    /// Who is asking.
+    /// The caller.
     pub caller: Arc<Caller>,
     /// Id of the call: that of the call around it, if there is one.
     pub call_id: Arc<str>,
@@ -34,7 +34,7 @@ pub struct InnerCall {
     pub tool: String,
     /// The arguments, as a JSON object; absent: none.
     pub arguments: Option<String>,
-    /// When the call must have ended; absent: as daemon and tool say.
+    /// When the call must have ended; absent: by the limits of daemon and tool.
     pub deadline: Option<Instant>,
     /// Cancelled with the call around it, or by its caller.
     pub cancelled: CancellationToken,
@@ -44,16 +44,16 @@ pub struct InnerCall {
     pub around: Option<u64>,
     /// Takes the tool's reports of progress.
     pub progress: Option<ProgressSink>,
-    /// From a tool: [`ToolCall::idempotency_key`](crate::tool::ToolCall::idempotency_key) of the call around it, if that makes
-    /// this one call alone; it goes on to the backend. Else: the key that identifies the call, which is then recorded, and
-    /// run once.
+    /// From a tool: [`ToolCall::idempotency_key`](crate::tool::ToolCall::idempotency_key) of the call around it, if
+    /// that makes this one call alone; it goes on to the backend. Else: the key that identifies the call, which is then
+    /// recorded, and run once.
     pub idempotency_key: Option<Arc<str>>,
 }
 
 /// Where a call comes from that no message brought.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum InnerOrigin {
-    /// From a tool. The call around it tells the log of its failure.
+    /// From a tool. The call around it logs its failure.
     Tool,
     /// From a client of the MCP server.
     McpClient,
@@ -68,7 +68,7 @@ pub trait Invoker: Send + Sync + 'static {
     ///
     /// # Errors
     ///
-    /// As a call of the caller's own would be answered; the failure says what the caller is to receive.
+    /// Those of a call of the caller's own; the failure has the message for the caller.
     fn invoke(&self, call: InnerCall) -> BoxFuture<'_, Result<ToolOutput, ToolFailure>>;
 }
 
@@ -125,7 +125,8 @@ impl Dispatcher {
         result
     }
 
-    /// Runs a call that its client may make again: as a request of the bus, whose answer is recorded, but goes to the client.
+    /// Runs a call that its client may make again: as a request of the bus, whose reply is recorded, but goes to the
+    /// client.
     async fn run_identified(&self, inner: InnerCall) -> Result<ToolOutput, ToolFailure> {
         let span = self.parts.telemetry.nested(inner.trace.as_ref(), inner.around);
         let given_up = inner.cancelled.clone();

@@ -63,7 +63,7 @@ impl Log {
         let (tool, source) = subject.tool.map_or(("-", "-"), |tool| (&*tool.name, &*tool.source));
         let LoggedCall { request, trace_id, .. } = *subject;
         let cause = error_type(failure.cause);
-        // A refusal says everything to its caller.
+        // A refusal has no detail beyond its message.
         let detail = failure.detail.as_deref().filter(|_| level != Level::INFO && failure.cause != Cause::Overloaded);
         // The level of an event is a constant.
         macro_rules! record {

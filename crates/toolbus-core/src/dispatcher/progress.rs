@@ -110,6 +110,6 @@ impl ProgressPublisher {
         let mut properties = envelope.into_properties();
         properties.persistent = false;
         let body = serde_json::to_vec(&body).unwrap_or_default();
-        self.dispatcher.parts.replier.tell(&self.address, properties, body.into()).await;
+        self.dispatcher.parts.replier.publish_once(&self.address, properties, body.into()).await;
     }
 }

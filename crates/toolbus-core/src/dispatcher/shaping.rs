@@ -1,5 +1,5 @@
-//! Step 11: secrets are removed from a result; of one that is too long for a model the parts are kept, and its caller gets
-//! the table of them.
+//! Step 11: secrets are removed from a result; of one that is too long for a model the parts are kept, and its caller
+//! gets the table of them.
 
 use std::sync::Arc;
 
@@ -38,8 +38,8 @@ impl Call {
             .or(self.execution.split_above)
     }
 
-    /// Drops the structured part of a result whose caller does not get it by itself: it takes several times the memory of
-    /// its text, which a large result would hold until its turn.
+    /// Drops the structured part of a result whose caller does not get it by itself: it takes several times the memory
+    /// of its text, which a large result would hold until its turn.
     pub(super) fn drop_unwanted(&self, output: &mut ToolOutput) {
         if !self.gets(header::STRUCTURED_CONTENT)
             && let Some(value) = output.structured.take()
@@ -56,7 +56,7 @@ impl Call {
             && self.gets(header::STRUCTURED_CONTENT)
     }
 
-    /// Whether the caller asks for this by a header. The responses of MCP have all of it.
+    /// Whether the caller requests this by a header. The responses of MCP have all of it.
     fn gets(&self, name: &str) -> bool {
         self.execution.cancelled.is_some()
             || self.request.envelope.header(name).is_some_and(|value| value.trim() == "1")
@@ -101,8 +101,8 @@ pub(super) struct Shaper {
 }
 
 impl Shaper {
-    /// Removes secrets from a result, and puts the table of its parts in the place of a text that is too long, or the
-    /// beginning of it if its caller cannot read parts.
+    /// Removes secrets from a result, and replaces a text that is too long by the table of its parts, or by its
+    /// beginning if the caller cannot read parts.
     pub(super) async fn shape(&self, call: &Call, output: &mut ToolOutput) -> Result<(), ToolFailure> {
         let redactor = &self.redactor;
         let plan = self.split_plan(call, output);
@@ -213,7 +213,7 @@ fn joined_texts(output: &ToolOutput) -> Option<String> {
     (!texts.is_empty()).then(|| texts.join("\n"))
 }
 
-/// Puts another text in the place of that of a result. Other blocks stay; for an MCP client, there is a link to each part.
+/// Replaces the text of a result. Other blocks stay; for an MCP client, there is a link to each part.
 fn replace_text(output: &mut ToolOutput, split: SplitResult, is_linked: bool) {
     let links: Vec<ContentBlock> = match is_linked {
         true => split.linked().map(|part| ContentBlock::memory_link(&part.key, &part.heading)).collect(),

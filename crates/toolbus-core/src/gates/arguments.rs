@@ -88,8 +88,8 @@ impl Arguments {
         self.checker.check(tool, text, forced, limits).map_err(ArgumentRefusal::into_failure)
     }
 
-    /// Like [`Self::check`], but never holds up a task for more than some milliseconds: what may take longer waits for its
-    /// turn among `caller` and others, and runs on a thread of its own.
+    /// Like [`Self::check`], but never holds up a task for more than some milliseconds: what may take longer waits for
+    /// its turn among `caller` and others, and runs on a thread of its own.
     ///
     /// # Errors
     ///
@@ -145,28 +145,28 @@ impl ArgumentChecker {
         limits: CheckLimits,
     ) -> Result<Map<String, Value>, ArgumentRefusal> {
         let text = text.map_or("", str::trim);
-        let mut members = if text.is_empty() {
+        let mut fields = if text.is_empty() {
             Map::new()
         } else {
             parse_arguments(text)
                 .map_err(|error| ToolFailure::invalid(format!("The arguments are not usable: {error}.")))?
         };
         if let Some(parameters) = tool.descriptor.parameters.as_deref() {
-            argument_names::restore(&mut members, || declared(parameters));
+            argument_names::restore(&mut fields, || declared(parameters));
         }
         for (argument, value) in forced.into_iter().flat_map(|forced| &forced.0) {
-            // Refused and not replaced: the tool would do something else than its caller asked for.
-            if members.insert(argument.clone(), value.clone()).is_some() {
+            // Refused and not replaced: the tool would do something else than its caller requested.
+            if fields.insert(argument.clone(), value.clone()).is_some() {
                 let text = format!("The argument `{argument}` is set by the operator. Leave it out.");
                 return Err(ToolFailure::invalid(text).into());
             }
         }
         let validation = tool.descriptor.validation;
         let (Some(schema), Validation::Enforce | Validation::Warn) = (&tool.schema, validation) else {
-            return Ok(members);
+            return Ok(fields);
         };
         let compiled = self.compiled(tool, schema)?;
-        let value = Value::Object(members);
+        let value = Value::Object(fields);
         let refused = match compiled.check(&value, limits) {
             Ok(None) => None,
             Ok(Some(violations)) => {
@@ -181,7 +181,7 @@ impl ArgumentChecker {
             None => {}
         }
         match value {
-            Value::Object(members) => Ok(members),
+            Value::Object(fields) => Ok(fields),
             _ => Ok(Map::new()),
         }
     }

@@ -127,7 +127,7 @@ pub(crate) enum BreakerChange {
     },
 }
 
-/// The right to run past a breaker. A trial that says nothing of its end is followed by another one at once.
+/// The right to run past a breaker. A trial without an outcome is followed by another one at once.
 pub(crate) struct Passage<'a> {
     breakers: &'a Breakers,
     /// Present for a trial.
@@ -223,7 +223,7 @@ impl Breakers {
         match backend {
             BackendState::Works => {
                 let breaker = *state.failing.get(name)?;
-                // A call that began before the trip says nothing of the time since.
+                // A call that began before the trip proves nothing of the time since.
                 if breaker.open.is_some() && !is_trial {
                     return None;
                 }
@@ -390,7 +390,7 @@ mod tests {
     }
 
     #[test]
-    fn failures_in_a_row_trip_it_and_a_success_between_them_does_not() {
+    fn failures_in_a_row_trip_the_breaker_and_a_success_resets_the_count() {
         let (breakers, _) = breakers();
         let (pay, echo) = (tool("pay"), tool("echo"));
         for _ in 0..5 {
@@ -406,7 +406,7 @@ mod tests {
     }
 
     #[test]
-    fn one_trial_at_a_time_and_its_success_closes() {
+    fn one_trial_runs_at_a_time_and_its_success_closes_the_breaker() {
         let (breakers, clock, pay) = tripped();
         clock.advance(RULES.pause);
         assert!(breakers.check(&pay).is_ok() && breakers.check(&pay).is_ok(), "a look begins nothing");
@@ -431,7 +431,7 @@ mod tests {
     }
 
     #[test]
-    fn a_trial_that_says_nothing_is_followed_by_another() {
+    fn a_trial_without_an_outcome_is_followed_by_another() {
         let (breakers, clock, pay) = tripped();
         clock.advance(RULES.pause);
         drop(breakers.enter(&pay));
@@ -453,7 +453,7 @@ mod tests {
     }
 
     #[test]
-    fn what_fails_is_bounded_and_what_has_not_failed_for_longest_gives_way() {
+    fn failing_tools_are_bounded_and_the_least_recent_failure_is_forgotten() {
         let (breakers, clock) = breakers();
         let (known, open) = (tool("0"), tool("open"));
         trip(&breakers, &open);
@@ -473,7 +473,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_has_one_for_all_its_tools_and_what_calls_others_has_none() {
+    fn a_server_has_one_breaker_for_all_its_tools_and_a_delegating_tool_none() {
         let (breakers, _) = breakers();
         let of_server = |name: &str| ToolDescriptor {
             server: Some("files".into()),
@@ -491,7 +491,7 @@ mod tests {
     }
 
     #[test]
-    fn one_is_reset_by_name_and_none_trips_without_a_limit() {
+    fn a_breaker_is_reset_by_name_and_trips_only_with_a_limit() {
         let (breakers, clock, pay) = tripped();
         clock.advance(Duration::from_secs(2));
         assert_eq!((breakers.reset("other"), breakers.reset("pay")), (None, Some(Duration::from_secs(2))));

@@ -49,7 +49,7 @@ pub(super) struct Compiled {
 ///
 /// # Errors
 ///
-/// If the schema does not compile; the error names the place in it.
+/// If the schema does not compile; the error names the position in it.
 pub fn check_schema(schema: &Value) -> Result<(), SchemaError> {
     Compiled::new(schema).map(drop)
 }
@@ -125,8 +125,8 @@ impl PatternCount {
     fn add(&mut self, part: &Value) {
         match part {
             Value::Array(elements) => elements.iter().for_each(|element| self.add(element)),
-            Value::Object(members) => {
-                for (name, value) in members {
+            Value::Object(fields) => {
+                for (name, value) in fields {
                     match (&**name, value) {
                         ("pattern", Value::String(source)) => {
                             self.all += parts(source);

@@ -18,13 +18,13 @@ pub struct ExplainedStep {
     /// Why, for an operator.
     pub text: String,
     /// The message for the caller, if the step refuses.
-    pub told: Option<String>,
+    pub message: Option<String>,
 }
 
 /// A step that can refuse a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StepName {
-    /// Who is asking.
+    /// The caller.
     Caller,
     /// The name, in the caller's set of tools.
     Resolve,
@@ -57,11 +57,11 @@ impl StepName {
 }
 
 fn pass(name: StepName, text: String) -> ExplainedStep {
-    ExplainedStep { name, passes: true, text, told: None }
+    ExplainedStep { name, passes: true, text, message: None }
 }
 
 fn refuse(name: StepName, text: String, failure: ToolFailure) -> ExplainedStep {
-    ExplainedStep { name, passes: false, text, told: Some(failure.message) }
+    ExplainedStep { name, passes: false, text, message: Some(failure.message) }
 }
 
 impl Gates {
@@ -140,9 +140,9 @@ impl Gates {
             steps.push(permit(&effective));
             return;
         };
-        let (cell, tool) = effective.rate_key(allowed);
+        let (binding, tool) = effective.rate_key(allowed);
         let limit = format!("`{}`: {}", rule.pattern(), rule.rate());
-        match self.rates.peek(cell, tool, rule.rate(), self.clock.now()) {
+        match self.rates.peek(binding, tool, rule.rate(), self.clock.now()) {
             Ok(()) => steps.push(pass(StepName::RateLimit, limit)),
             Err(wait) => {
                 let text = format!("{limit}; the next call is let through in {} ms", wait.as_millis() + 1);

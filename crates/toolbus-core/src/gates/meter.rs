@@ -64,7 +64,8 @@ pub(super) struct PatternBytes {
 }
 
 thread_local! {
-    /// The meter of the check that runs on this thread. The validator makes nodes of names out of nothing but their text.
+    /// The meter of the check that runs on this thread. The validator makes nodes of names out of nothing but their
+    /// text.
     static RUNNING: RefCell<Option<Rc<Meter>>> = const { RefCell::new(None) };
 }
 
@@ -262,13 +263,13 @@ impl<'a> json::Node<'a, Metered> for MeteredValue<'a> {
     }
 }
 
-/// The members of an object.
+/// The fields of an object.
 pub(super) struct MeteredObject<'a> {
     members: &'a Map<String, Value>,
     meter: Option<&'a Meter>,
 }
 
-/// Goes through the members of an object, until there are errors enough.
+/// Iterates over the fields of an object, until there are errors enough.
 pub(super) struct EachMember<'a> {
     members: map::Iter<'a>,
     meter: Option<&'a Meter>,

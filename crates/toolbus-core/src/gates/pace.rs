@@ -43,9 +43,9 @@ impl Pace {
         }
     }
 
-    /// When each of so many places comes free, where a call takes this long.
-    pub(crate) fn frees(&self, places: usize, each: Duration, now: Instant) -> impl Iterator<Item = Instant> {
-        let idle = places.saturating_sub(self.running.len());
+    /// Times at which each of so many slots comes free, where a call takes this long.
+    pub(crate) fn frees(&self, slots: usize, each: Duration, now: Instant) -> impl Iterator<Item = Instant> {
+        let idle = slots.saturating_sub(self.running.len());
         let busy = self.running.iter().map(move |began| (*began + each).max(now));
         std::iter::repeat_n(now, idle).chain(busy)
     }
@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn a_few_times_mean_nothing() {
+    fn too_few_durations_give_no_estimate() {
         let (mut pace, now) = (Pace::default(), Clock::SYSTEM.now());
         noted(&mut pace, &[5; MIN_COUNT - 1], now);
         assert_eq!(pace.shortest(now), None);
@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn times_are_forgotten_after_the_next_window() {
+    fn durations_are_forgotten_after_the_next_window() {
         let (mut pace, start) = (Pace::default(), Clock::SYSTEM.now());
         noted(&mut pace, &[1; MIN_COUNT], start);
         noted(&mut pace, &[4; MIN_COUNT], start + WINDOW);

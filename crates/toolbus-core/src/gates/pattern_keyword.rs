@@ -14,7 +14,8 @@ pub(super) struct PatternKeyword {
 }
 
 impl PatternKeyword {
-    /// Compiles the value of the keyword, with each part of it at most `size` bytes large, and `states` for comparisons.
+    /// Compiles the value of the keyword, with each part of it at most `size` bytes large, and `states` for
+    /// comparisons.
     ///
     /// # Errors
     ///

@@ -1,12 +1,12 @@
 //! Permits: limits of the calls that run and wait at a time, and the order in which they run.
 //!
 //! A permit holds a slot under each of three limits: the tool's, the agent's, and the daemon's. Beside them each caller
-//! may take only a multiple of the slots that are free, so that some stay free for others however many callers ask for
-//! all they can get: the threshold that switches use for the queues of a shared memory.
+//! may take only a multiple of the slots that are free, so that some stay free for others however many callers take all
+//! they can get: the threshold that switches use for the queues of a shared memory.
 //!
-//! Where calls wait, the next is of the caller of whom the fewest run, and of those callers of the one whose turn in the
-//! queue is the oldest. Of that caller's calls it is the one whose wait ends first, whichever came first. A call that
-//! cannot get a permit before its wait ends is refused before it waits.
+//! Where calls wait, the next is of the caller with the fewest running calls, and among such callers of the one with
+//! the oldest turn in the queue. Of that caller's calls it is the one whose wait ends first, whichever came first. A
+//! call that cannot get a permit before its wait ends is refused before it waits.
 
 use parking_lot::{Mutex, MutexGuard};
 use std::cmp::Reverse;
@@ -29,10 +29,10 @@ const MAX_WAITING_BYTES: usize = 64 * 1024 * 1024;
 /// When a refused caller may try again.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 
-/// An agent may run this many calls for each place that is free, and so may a caller without a section of the places that
-/// such callers share: three quarters of all while it is alone, and with N of them one place in 3 N + 1 stays free.
+/// An agent may run this many calls for each slot that is free, and so may a caller without a section of the slots that
+/// such callers share: three quarters of all while it is alone, and with N of them one slot in 3 N + 1 stays free.
 const PER_FREE: usize = 3;
-/// The same for calls of an agent that wait: half of all places while it is alone.
+/// The same for calls of an agent that wait: half of all slots while it is alone.
 const WAITING_PER_FREE: usize = 1;
 
 /// The right to run: held while a call runs, given back when dropped.
@@ -57,7 +57,7 @@ pub(crate) struct AgentGate {
 
 /// Failure of a call when too many of its caller's calls wait.
 const FULL: &str = "Too many calls of this agent are waiting.";
-/// When no place came free.
+/// Refusal when no slot came free.
 const LATE: &str = "No place to run this call came free in time.";
 /// When none will come free.
 const HOPELESS: &str = "The calls of this agent that wait already take longer than this call may wait. It was not run.";
@@ -71,7 +71,7 @@ struct Used {
     bytes: AtomicUsize,
 }
 
-/// A tool's name and its limit, so that a tool registered again with another limit gets what it says.
+/// A tool's name and its limit, so that a tool registered again with another limit gets that limit.
 type ToolLimit = (Arc<str>, usize);
 
 /// Request for a permit.
@@ -87,8 +87,8 @@ struct PermitRequest {
 /// A call that waits.
 struct Waiter {
     number: u64,
-    /// Turn of the call among callers of whom equally many run: the lowest is next. A call that leaves before an older
-    /// one of its caller leaves the older turn unused, and takes its own along.
+    /// Turn of the call among callers with equally many running calls: the lowest is next. A call that leaves before an
+    /// older one of its caller leaves the older turn unused, and takes its own along.
     turn: u64,
     request: PermitRequest,
     bytes: usize,
@@ -132,8 +132,8 @@ impl Permits {
         Self { state: Arc::new(Mutex::new(state)), load }
     }
 
-    /// Waits for a permit, at most until `until`. `caller` is distinguished from others that share the same gate; `bytes` is what
-    /// the call holds while it waits.
+    /// Waits for a permit, at most until `until`. `caller` is distinguished from others that share the same gate;
+    /// `bytes` is what the call holds while it waits.
     ///
     /// # Errors
     ///
@@ -149,7 +149,7 @@ impl Permits {
         let name = tool.map(|tool| Arc::clone(&tool.name));
         let tool = tool.and_then(|tool| Some((Arc::clone(&tool.name), tool.max_in_flight?)));
         let request = PermitRequest { name, tool, agent: Arc::clone(agent), caller };
-        let (given, place) = oneshot::channel();
+        let (given, slot) = oneshot::channel();
         let (number, now) = {
             let mut state = lock(&self.state);
             if state.fits(&request) {
@@ -158,16 +158,16 @@ impl Permits {
             }
             (state.wait(request.clone(), bytes, until, given)?, state.clock.now())
         };
-        let mut waiting = Waiting { permits: self, request: Some(request), number, place };
+        let mut waiting = Waiting { permits: self, request: Some(request), number, slot };
         let _counted = self.load.enter_waiting(now);
-        match tokio::time::timeout_at(until.into(), &mut waiting.place).await {
+        match tokio::time::timeout_at(until.into(), &mut waiting.slot).await {
             Ok(Ok(began)) => waiting.request.take().map(|request| self.permit(request, began)),
             _ => None,
         }
         .ok_or_else(|| overloaded(LATE))
     }
 
-    /// Takes a place among those who wait, for a call that waits for something else than a permit.
+    /// Takes a slot among the waiting calls, for a call that waits for something else than a permit.
     ///
     /// # Errors
     ///
@@ -194,7 +194,7 @@ impl Permits {
     }
 }
 
-/// The place of a call that waits for something else than a permit, given back when dropped.
+/// The slot of a call that waits for something else than a permit, given back when dropped.
 pub(crate) struct WaitingElsewhere {
     state: Arc<Mutex<State>>,
     request: PermitRequest,
@@ -208,14 +208,14 @@ impl Drop for WaitingElsewhere {
     }
 }
 
-/// A call that waits, or was given a place that it has not taken yet.
+/// A call that waits, or was given a slot that it has not taken yet.
 struct Waiting<'a> {
     permits: &'a Permits,
-    /// Absent once the place was taken.
+    /// Absent once the slot was taken.
     request: Option<PermitRequest>,
     number: u64,
-    /// Closed without a place when the call made room for another.
-    place: oneshot::Receiver<Instant>,
+    /// Closed without a slot when the call made room for another.
+    slot: oneshot::Receiver<Instant>,
 }
 
 impl Drop for Waiting<'_> {
@@ -223,7 +223,7 @@ impl Drop for Waiting<'_> {
         let Some(request) = &self.request else { return };
         let mut state = lock(&self.permits.state);
         if !state.leave(self.number)
-            && let Ok(began) = self.place.try_recv()
+            && let Ok(began) = self.slot.try_recv()
         {
             state.end(request, began);
         }
@@ -231,7 +231,7 @@ impl Drop for Waiting<'_> {
 }
 
 impl Permit {
-    /// Gives the tool's place back, and keeps those of the agent and of the daemon.
+    /// Gives the tool's slot back, and keeps those of the agent and of the daemon.
     pub(crate) fn release_tool(&mut self) {
         if let Some(tool) = self.request.tool.take() {
             lock(&self.state).end_at_tool(Some(&tool));
@@ -278,7 +278,7 @@ impl State {
         now
     }
 
-    /// Ends the run of a call, and gives its place to the next ones.
+    /// Ends the run of a call, and gives its slot to the next ones.
     fn end(&mut self, request: &PermitRequest, began: Instant) {
         request.agent.pace.lock().end(began);
         self.count(request, |used| subtract(&used.running, 1));
@@ -303,7 +303,8 @@ impl State {
         }
     }
 
-    /// Takes the next call that can run out of the queue: of the caller whose turn it is, the one whose wait ends first.
+    /// Takes the next call that can run out of the queue: of the caller whose turn it is, the one whose wait ends
+    /// first.
     fn next(&mut self) -> Option<Waiter> {
         let turn = |waiter: &Waiter| {
             let PermitRequest { agent, caller, .. } = &waiter.request;
@@ -315,7 +316,8 @@ impl State {
         let (urgent, _) = of_caller.min_by_key(|(_, waiter)| (waiter.until, waiter.turn))?;
         let used = first.turn;
         let mut next = self.queue.remove(urgent)?;
-        // The older call gets the turn that the urgent one did not need, so that the caller uses up one turn, the oldest.
+        // The older call gets the turn that the urgent one did not need, so that the caller uses up one turn, the
+        // oldest.
         let left_behind = if position < urgent { position } else { position.saturating_sub(1) };
         if position != urgent
             && let Some(waiter) = self.queue.get_mut(left_behind)
@@ -325,7 +327,7 @@ impl State {
         Some(next)
     }
 
-    /// Whether a call would get no place before its wait ends if its agent had all its places, and every call of the
+    /// Whether a call would get no slot before its wait ends if its agent had all its slots, and every call of the
     /// agent took as long as the shortest lately. Those that wait for a tool with a limit of its own need not go first,
     /// and of one for such a tool this is not known.
     fn is_hopeless(&self, request: &PermitRequest, until: Instant) -> bool {
@@ -334,8 +336,8 @@ impl State {
         }
         let (now, pace) = (self.clock.now(), &mut *request.agent.pace.lock());
         let Some(shortest) = pace.shortest(now) else { return false };
-        let places = request.agent.max_in_flight.min(self.max_in_flight).max(1);
-        let turns = u32::try_from(self.waiting_of(request) / places + 1).unwrap_or(u32::MAX);
+        let slots = request.agent.max_in_flight.min(self.max_in_flight).max(1);
+        let turns = u32::try_from(self.waiting_of(request) / slots + 1).unwrap_or(u32::MAX);
         if shortest.saturating_mul(turns) <= until.saturating_duration_since(now) {
             return false;
         }
@@ -344,40 +346,41 @@ impl State {
         };
         let mut ends: Vec<Instant> = self.queue.iter().filter(goes_first).map(|waiter| waiter.until).collect();
         ends.sort_unstable();
-        let mut free: BinaryHeap<_> = pace.frees(places, shortest, now).map(Reverse).collect();
+        let mut free: BinaryHeap<_> = pace.frees(slots, shortest, now).map(Reverse).collect();
         for end in ends {
-            if let Some(mut place) = free.peek_mut()
-                && place.0 <= end
+            if let Some(mut slot) = free.peek_mut()
+                && slot.0 <= end
             {
-                place.0 += shortest;
+                slot.0 += shortest;
             }
         }
-        free.peek().is_some_and(|place| place.0 > until)
+        free.peek().is_some_and(|slot| slot.0 > until)
     }
 
-    /// Takes a place among those who wait: first among those of the agent, who learns nothing of how busy others are.
+    /// Takes a slot among the waiting calls: first among those of the agent, which learns nothing of how busy others
+    /// are.
     fn admit(&mut self, request: &PermitRequest, bytes: usize) -> Result<(), ToolFailure> {
         let agent = Arc::clone(&request.agent);
         let of_agent = &agent.used;
         let free_to_agent = agent.max_queued.saturating_sub(of_agent.waiting());
         let has_share = !agent.is_shared || self.waiting_of(request) <= free_to_agent.saturating_mul(PER_FREE);
-        let has_place = (free_to_agent > 0 && has_share) || self.make_place(request, Some(&agent));
+        let has_slot = (free_to_agent > 0 && has_share) || self.free_slot(request, Some(&agent));
         let room_of_agent = (MAX_WAITING_BYTES / 2).saturating_sub(of_agent.bytes());
         let left = room_of_agent.checked_sub(bytes);
         let has_room =
             left.is_some_and(|left| !agent.is_shared || self.bytes_of(request) <= left.saturating_mul(PER_FREE));
         let lacking = bytes.saturating_sub(room_of_agent);
-        if !has_place || !(has_room || self.make_room(request, Some(&agent), lacking)) {
+        if !has_slot || !(has_room || self.make_room(request, Some(&agent), lacking)) {
             return Err(overloaded(FULL));
         }
         let free = self.max_waiting.saturating_sub(self.daemon.waiting());
         let share = share(WAITING_PER_FREE, agent.max_queued, self.max_waiting);
         let has_share = of_agent.waiting() <= free.saturating_mul(share);
-        let has_place = (free > 0 && has_share) || self.make_place(request, None);
+        let has_slot = (free > 0 && has_share) || self.free_slot(request, None);
         let room = MAX_WAITING_BYTES.saturating_sub(self.daemon.bytes());
         let has_share = of_agent.bytes() <= room;
         let lacking = if has_share { bytes.saturating_sub(room) } else { bytes };
-        if !has_place || !(lacking == 0 || self.make_room(request, None, lacking)) {
+        if !has_slot || !(lacking == 0 || self.make_room(request, None, lacking)) {
             return Err(overloaded("Too many calls are waiting."));
         }
         self.count(request, |used| {
@@ -405,9 +408,9 @@ impl State {
         Ok(number)
     }
 
-    /// For the only waiting call of its caller: removes the last one of the caller of whom the most wait, of this agent or
-    /// of any. False when there is none of whom two wait.
-    fn make_place(&mut self, request: &PermitRequest, of: Option<&Arc<AgentGate>>) -> bool {
+    /// For the only waiting call of its caller: removes the last one of the caller with the most waiting calls, of this
+    /// agent or of any. False when no caller has two.
+    fn free_slot(&mut self, request: &PermitRequest, of: Option<&Arc<AgentGate>>) -> bool {
         if self.waiting_of(request) > 0 {
             return false;
         }
@@ -418,8 +421,9 @@ impl State {
         last.inspect(|waiter| self.left(&waiter.request, waiter.bytes)).is_some()
     }
 
-    /// For the only waiting call of its caller: removes the last ones of the caller whose calls beside its first hold the
-    /// most, of this agent or of any, until `lacking` bytes are free. False, with nothing removed, when they hold less.
+    /// For the only waiting call of its caller: removes the last ones of the caller whose calls beside its first hold
+    /// the most, of this agent or of any, until `lacking` bytes are free. False, with nothing removed, when they hold
+    /// less.
     fn make_room(&mut self, request: &PermitRequest, of: Option<&Arc<AgentGate>>, lacking: usize) -> bool {
         if self.waiting_of(request) > 0 {
             return false;
@@ -459,7 +463,7 @@ impl State {
         if request.agent.is_shared { self.callers.get(&request.caller) } else { Some(&request.agent.used) }
     }
 
-    /// Removes a call from the queue; false when it is there no more, because it was given a place.
+    /// Removes a call from the queue; false when it is there no more, because it was given a slot.
     fn leave(&mut self, number: u64) -> bool {
         let position = self.queue.binary_search_by_key(&number, |waiter| waiter.number);
         let left = position.ok().and_then(|position| self.queue.remove(position));
@@ -474,7 +478,7 @@ impl State {
         });
     }
 
-    /// Counts a call at the daemon, at its agent, and at its caller where several share the agent's places.
+    /// Counts a call at the daemon, at its agent, and at its caller where several share the agent's slots.
     fn count(&mut self, request: &PermitRequest, change: impl Fn(&Used)) {
         change(&self.daemon);
         change(&request.agent.used);
@@ -507,7 +511,7 @@ impl AgentGate {
         Self { max_in_flight, max_queued, is_shared: false, used: Used::default(), pace: Mutex::default() }
     }
 
-    /// Of several callers, of all of whom at most `max_in_flight` calls run and `max_queued` wait.
+    /// A gate that callers share: at most `max_in_flight` of their calls run and `max_queued` wait.
     #[must_use]
     pub(crate) fn shared(max_in_flight: usize, max_queued: usize) -> Self {
         Self { is_shared: true, ..Self::new(max_in_flight, max_queued) }

@@ -1,6 +1,6 @@
 //! Rates at which a caller may call tools.
 //!
-//! [`Rate`] and [`RateRules`] are what a configuration says; `RateLimits` keeps count while calls come.
+//! [`Rate`] and [`RateRules`] are parts of a configuration; `RateLimits` keeps count while calls come.
 
 use std::cmp::Reverse;
 use std::fmt;
@@ -209,7 +209,7 @@ pub(super) fn exceeded(tool: &str, wait: Duration) -> ToolFailure {
     ToolFailure::new(Cause::RateLimited, text).with_retry_after(wait)
 }
 
-/// The failure of a caller that lists its tools, or asks for hints, too often.
+/// The failure of a caller that lists its tools, or requests hints, too often.
 pub(super) fn exceeded_on(topic: &str, wait: Duration) -> ToolFailure {
     let text = match topic {
         topic::TOOL_HINTS => "Hints were asked for too often. Try again later.",
@@ -233,8 +233,8 @@ fn apart(one: &Pattern, other: &Pattern) -> Result<(), RateRulesError> {
 /// Whether there is a name that both patterns match. Costs the product of both lengths.
 fn can_both_match(one: &Pattern, other: &Pattern) -> bool {
     let columns: Vec<char> = other.as_str().chars().rev().collect();
-    // From the ends: entry `k` of a row says whether the rest of `one` and the last `k` characters of `other` have a name in
-    // common. At first nothing is left of `one`, and only stars match nothing.
+    // From the ends: entry `k` of a row is true if the rest of `one` and the last `k` characters of `other` have a name
+    // in common. At first nothing is left of `one`, and only stars match nothing.
     let stars = columns.iter().take_while(|c| **c == '*').count();
     let mut row: Vec<bool> = (0..=columns.len()).map(|left| left <= stars).collect();
     for a in one.as_str().chars().rev() {
@@ -289,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn the_slowest_and_largest_bucket_still_fills_at_a_time_that_can_be_told() {
+    fn the_slowest_and_largest_bucket_fills_at_a_representable_time() {
         let rate = Rate::new(MIN_RPS, MAX_BURST).unwrap();
         assert_eq!(rate.fill_time(), rate.interval() * MAX_BURST);
     }
@@ -336,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_asked_too_often_is_named() {
+    fn a_refusal_by_rate_names_the_topic() {
         let texts = [topic::TOOL_LIST, topic::TOOL_HINTS].map(|topic| exceeded_on(topic, Duration::ZERO).message);
         insta::assert_snapshot!(texts.join("\n"), @r"
         The tools were listed too often. Try again later.

@@ -15,7 +15,7 @@ type Key = (u64, u64);
 /// Token buckets of (agent, binding, tool).
 ///
 /// A bucket is one time: when it will be full, if no token is taken until then. That is exact, needs no timer, and a
-/// bucket that is full says no more than one that is not there (the generic cell rate algorithm, GCRA).
+/// full bucket equals an absent one (the generic cell rate algorithm, GCRA).
 pub(crate) struct RateLimits {
     epoch: Instant,
     max_buckets: usize,
@@ -33,7 +33,8 @@ struct Bucket {
 impl Bucket {
     /// When a bucket is full that was seen at `now` and fills at `rate`.
     ///
-    /// A reload may have changed the rate. What was owed at the old one is owed still, but never more than a whole bucket.
+    /// A reload may have changed the rate. What was owed at the old one is owed still, but never more than a whole
+    /// bucket.
     fn full_at(bucket: Option<&Self>, rate: &Rate, now: Duration) -> Duration {
         match bucket {
             Some(bucket) if bucket.rate == *rate => bucket.full_at.max(now),
@@ -58,8 +59,8 @@ impl RateLimits {
     /// # Errors
     ///
     /// The time until there is one: after exactly that long a call passes, unless another one was faster.
-    pub(crate) fn take(&self, cell: u64, tool: u64, rate: &Rate, now: Instant) -> Result<(), Duration> {
-        let (key, now) = ((cell, tool), self.since_epoch(now));
+    pub(crate) fn take(&self, binding: u64, tool: u64, rate: &Rate, now: Instant) -> Result<(), Duration> {
+        let (key, now) = ((binding, tool), self.since_epoch(now));
         let mut buckets = self.lock();
         let known = buckets.get_mut(&key);
         let full_at = Bucket::full_at(known.as_deref(), rate, now);
@@ -80,9 +81,9 @@ impl RateLimits {
     }
 
     /// Returns the result of [`Self::take`], without taking anything.
-    pub(crate) fn peek(&self, cell: u64, tool: u64, rate: &Rate, now: Instant) -> Result<(), Duration> {
+    pub(crate) fn peek(&self, binding: u64, tool: u64, rate: &Rate, now: Instant) -> Result<(), Duration> {
         let now = self.since_epoch(now);
-        let waits = wait(Bucket::full_at(self.lock().get(&(cell, tool)), rate, now), rate, now);
+        let waits = wait(Bucket::full_at(self.lock().get(&(binding, tool)), rate, now), rate, now);
         if waits.is_zero() { Ok(()) } else { Err(waits) }
     }
 
@@ -136,8 +137,8 @@ mod tests {
     }
 
     /// Calls that pass at `now`, until the first that does not.
-    fn passing(limits: &RateLimits, cell: u64, tool: u64, rate: &Rate, now: Instant) -> usize {
-        std::iter::repeat_with(|| limits.take(cell, tool, rate, now)).take_while(Result::is_ok).count()
+    fn passing(limits: &RateLimits, binding: u64, tool: u64, rate: &Rate, now: Instant) -> usize {
+        std::iter::repeat_with(|| limits.take(binding, tool, rate, now)).take_while(Result::is_ok).count()
     }
 
     #[test]
@@ -162,15 +163,15 @@ mod tests {
     }
 
     #[test]
-    fn every_cell_and_every_tool_has_a_bucket_of_its_own() {
+    fn every_binding_and_every_tool_has_a_bucket_of_its_own() {
         let (limits, rate, now) = (RateLimits::new(epoch()), rate(1.0, 2), epoch());
-        for (cell, tool) in [(1, 1), (1, 2), (2, 1)] {
-            assert_eq!(passing(&limits, cell, tool, &rate, now), 2, "{cell} {tool}");
+        for (binding, tool) in [(1, 1), (1, 2), (2, 1)] {
+            assert_eq!(passing(&limits, binding, tool, &rate, now), 2, "{binding} {tool}");
         }
     }
 
     #[test]
-    fn looking_takes_nothing_and_says_what_taking_says() {
+    fn peeking_takes_no_token_and_has_the_result_of_taking() {
         let (limits, rate, now) = (RateLimits::new(epoch()), rate(1.0, 1), epoch());
         for _ in 0..10 {
             assert_eq!(limits.peek(1, 1, &rate, now), Ok(()));
@@ -181,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn a_changed_rate_forgives_nothing_and_does_not_punish_for_the_old_one() {
+    fn a_changed_rate_keeps_an_empty_bucket_and_refills_it_at_the_new_rate() {
         let (limits, now) = (RateLimits::new(epoch()), epoch());
         let (slow, fast) = (rate(0.001, 1), rate(10.0, 2));
         limits.take(1, 1, &slow, now).unwrap();
@@ -191,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn a_clock_that_another_thread_read_earlier_gives_nothing_away() {
+    fn an_earlier_clock_reading_of_another_thread_adds_no_token() {
         let (limits, rate, now) = (RateLimits::new(epoch()), rate(1.0, 1), epoch() + 1_000 * MS);
         limits.take(1, 1, &rate, now).unwrap();
         assert_eq!(limits.take(1, 1, &rate, now - 10 * MS), Err(1_010 * MS));
@@ -199,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn room_is_made_by_forgetting_the_full_and_none_else_while_there_is_one() {
+    fn only_full_buckets_are_forgotten_while_there_are_any() {
         let (limits, rate, now) = (RateLimits::bounded(epoch(), 3), rate(1.0, 1), epoch());
         limits.take(1, 1, &rate, now).unwrap();
         limits.take(1, 2, &rate, now + 900 * MS).unwrap();
@@ -213,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn every_bucket_that_is_full_gives_way_at_once() {
+    fn full_buckets_are_forgotten_at_once() {
         let (limits, rate, now) = (RateLimits::bounded(epoch(), 3), rate(1.0, 1), epoch());
         for (tool, at) in [(1, Duration::ZERO), (2, Duration::ZERO), (3, 900 * MS), (4, 1_000 * MS)] {
             limits.take(1, tool, &rate, now + at).unwrap();
@@ -222,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_full_bucket_the_one_that_is_full_first_gives_way() {
+    fn without_a_full_bucket_the_next_to_be_full_is_forgotten() {
         let (limits, rate, now) = (RateLimits::bounded(epoch(), 3), rate(1.0, 1), epoch());
         for (tool, at) in [(1, 20 * MS), (2, 10 * MS), (3, 30 * MS), (4, 40 * MS)] {
             limits.take(1, tool, &rate, now + at).unwrap();
@@ -242,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn callers_at_the_same_time_mint_no_token() {
+    fn concurrent_callers_add_no_token() {
         let (limits, taken) = (Arc::new(RateLimits::new(epoch())), Arc::new(AtomicUsize::new(0)));
         let (rate, start) = (rate(1_000.0, 50), epoch());
         std::thread::scope(|scope| {

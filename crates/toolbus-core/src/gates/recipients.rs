@@ -31,7 +31,7 @@ pub struct Outbound {
     pub channel: Arc<str>,
     /// The tools.
     pub tools: Vec<Pattern>,
-    /// Every place in their arguments that can hold a recipient.
+    /// Paths in their arguments that can hold a recipient.
     pub recipients: Vec<RecipientPath>,
     /// Comparison of a recipient with a list.
     pub compare: Compare,
@@ -66,7 +66,7 @@ enum Reason {
     NotListed(RecipientPath),
     /// Not exactly one recipient.
     Unreadable(RecipientPath, Compare),
-    /// No recipient, in all of these places.
+    /// No recipient at any of these paths.
     NoRecipient(Vec<RecipientPath>),
     /// An argument, or a field beside a recipient, that neither the tool's schema nor the policy declares.
     Undeclared(String),
@@ -79,8 +79,8 @@ impl Outbound {
         self.recipients.iter().any(|path| path.argument() == argument)
     }
 
-    /// Whether a tool addresses people here: under its published name, or under its own within a tool set. A prefix is no
-    /// way around.
+    /// Whether a tool addresses people here: under its published name, or under its own within a tool set. A prefix is
+    /// no way around.
     #[must_use]
     pub fn is_for(&self, published: &str, bare: &str) -> bool {
         self.tools.iter().any(|pattern| pattern.matches(published) || pattern.matches(bare))
@@ -108,8 +108,8 @@ impl AllowedRecipients {
         Ok(Self { compare, listed: listed.collect::<Result<_, _>>()? })
     }
 
-    /// Checks that the arguments name a recipient, and none that is not in the list. An object in which recipients stand,
-    /// such as an element of a list, names one itself, and has no field that the tool's schema does not declare.
+    /// Checks that the arguments name a recipient, and none that is not in the list. An object in which recipients
+    /// stand, such as an element of a list, names one itself, and has no field that the tool's schema does not declare.
     ///
     /// # Errors
     ///
@@ -121,14 +121,14 @@ impl AllowedRecipients {
         arguments: &Map<String, Value>,
     ) -> Result<(), RecipientRefusal> {
         let refused = |reason| RecipientRefusal { channel: Arc::clone(&outbound.channel), reason };
-        let mut names_somebody = false;
+        let mut has_recipient = false;
         for path in &outbound.recipients {
             path.visit(arguments, &mut |found| {
-                names_somebody = true;
+                has_recipient = true;
                 self.allows(found, path).map_err(refused)
             })?;
         }
-        if !names_somebody {
+        if !has_recipient {
             return Err(refused(Reason::NoRecipient(outbound.recipients.clone())));
         }
         for (argument, value) in arguments.iter().filter(|(argument, _)| outbound.reads(argument)) {
@@ -158,9 +158,9 @@ impl AllowedRecipients {
     }
 }
 
-/// Whether a call may address whom its arguments name on this channel. Arguments that neither the tool's schema nor the
-/// policy declares are refused: no schema says that they hold no recipient. `is_forced` tells of arguments that the policy
-/// sets.
+/// Checks that a call may address the recipients in its arguments on this channel. Arguments that neither the tool's
+/// schema nor the policy declares are refused: no schema guarantees that they hold no recipient. `is_forced`: the
+/// arguments that the policy sets.
 ///
 /// # Errors
 ///

@@ -8,7 +8,7 @@ use crate::request::{Lookup, ToolRef};
 use crate::suggest::Suggestions;
 use crate::text::{list, shown};
 
-/// Most names that an answer lists.
+/// Most names that a refusal lists.
 const MAX_LISTED: usize = 20;
 
 /// Finds tools, and names near ones for a tool that is not there.
@@ -77,7 +77,7 @@ pub(crate) fn find<'e>(effective: &'e EffectiveTools, wanted: ToolRef<'_>) -> Op
     }
 }
 
-/// Says what the caller can do instead, with names that it may see: a server of which it may use nothing is none.
+/// Refusal with the alternatives of the caller, by names that it may see: a server of which it may use nothing is none.
 fn not_at_server(effective: &EffectiveTools, server: &str, tool: &str) -> ToolFailure {
     let mut servers = Vec::new();
     let mut tools = Vec::new();

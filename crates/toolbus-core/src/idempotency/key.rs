@@ -71,7 +71,7 @@ pub(crate) struct LocalKeys([RandomState; 2]);
 pub(crate) enum IdentityKind {
     /// By a key that its caller gave for this purpose. It stands for one tool and one set of arguments.
     Given,
-    /// By its `message_id`, and by what it asks for: publishers that count from one after each start reuse ids.
+    /// By its `message_id`, and by its content: publishers that count from one after each start reuse ids.
     MessageId,
     /// By its other ids, its reply address and its body, because it has neither. Another request may have the same.
     Content,
@@ -130,14 +130,15 @@ impl CallIdentity {
 }
 
 impl LocalKeys {
-    /// Identifies a request without a key; `None` if it has no id at all, because then nothing tells it from another like it.
+    /// Identifies a request without a key; `None` if it has no id at all, because then nothing distinguishes it from
+    /// another like it.
     fn identify(&self, request: &Request, delivery: &Delivery) -> Option<LocalIdentity> {
         let Request { envelope, caller, .. } = request;
         let scope = (&caller.owner, &caller.binding, &caller.profile);
         let (key, kind) = match &envelope.message_id {
             Some(message_id) => {
-                let asked = (request.dialect, &request.route, &request.tool_name, &request.arguments);
-                (self.key(&(scope, message_id, asked)), IdentityKind::MessageId)
+                let content = (request.dialect, &request.route, &request.tool_name, &request.arguments);
+                (self.key(&(scope, message_id, content)), IdentityKind::MessageId)
             }
             None if !request.has_call_id && envelope.correlation_id.is_empty() => return None,
             None => {
@@ -178,7 +179,7 @@ impl RequestIdentity {
 
     fn of_message(request: &Request) -> Option<Self> {
         let message_id = request.envelope.message_id.as_ref()?;
-        let fingerprint = asked(request, request.arguments.as_deref().unwrap_or_default().as_bytes());
+        let fingerprint = request_digest(request, request.arguments.as_deref().unwrap_or_default().as_bytes());
         let mut key = scope(b"message", &request.caller);
         key.add(message_id.as_bytes());
         key.add(&fingerprint);
@@ -189,7 +190,7 @@ impl RequestIdentity {
         let given = request.idempotency_key.as_ref()?;
         let mut key = scope(b"given", &request.caller);
         key.add(given.as_bytes());
-        let fingerprint = Fingerprint(asked(request, &canonical(request.arguments.as_deref())));
+        let fingerprint = Fingerprint(request_digest(request, &canonical(request.arguments.as_deref())));
         Some(Self { key: RequestKey(key.end()), fingerprint, kind: IdentityKind::Given })
     }
 
@@ -244,8 +245,8 @@ fn scope(purpose: &[u8], caller: &Caller) -> PartsDigest {
     parts
 }
 
-/// The digest of what is asked for.
-fn asked(request: &Request, arguments: &[u8]) -> [u8; 32] {
+/// Digest of the tool and arguments that a request names.
+fn request_digest(request: &Request, arguments: &[u8]) -> [u8; 32] {
     let mut parts = PartsDigest::new(match request.dialect {
         Dialect::Tool => b"tool",
         Dialect::Script => b"script",

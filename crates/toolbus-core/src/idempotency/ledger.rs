@@ -1,6 +1,6 @@
 //! Ledger of calls that must not run twice: that they have begun, and their replies.
 //!
-//! The dispatcher asks and writes at steps 3 and 9 of a call, and before it publishes a reply. Every write is one
+//! The dispatcher reads and writes it at steps 3 and 9 of a call, and before it publishes a reply. Every write is one
 //! conditional write: two daemons that share a ledger never both begin a call, and never give it two replies.
 
 use std::fmt;
@@ -12,14 +12,14 @@ use futures_util::future::{BoxFuture, ready};
 
 use crate::store::StoreError;
 
-/// Bytes that an entry counts as, beside its answer.
+/// Bytes that an entry counts as, beside its reply.
 pub const ENTRY_BYTES: u64 = 256;
 
 /// Identifies a request: the digest of its caller and of what the caller identifies it by.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct RequestKey(pub [u8; 32]);
 
-/// Tells what a request asks for: the digest of its tool and its arguments.
+/// Fingerprint of a request: the digest of its tool and its arguments.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Fingerprint(pub [u8; 32]);
 
@@ -27,15 +27,15 @@ pub struct Fingerprint(pub [u8; 32]);
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct RunToken(pub [u8; 16]);
 
-/// Keeps entries. Shared by the daemons that answer the same requests.
+/// Keeps entries. Shared by the daemons that take the same requests.
 ///
 /// Once an operation has returned, its effect is as safe as the ledger can make it, and is seen by all operations that
-/// begin later, also by those of other processes. After an error, it may be there or not. Repeating an operation after an
-/// error is safe: [`Ledger::begin`] then finds its own entry, [`Ledger::finish`] its own answer.
+/// begin later, also by those of other processes. After an error, it may be there or not. Repeating an operation after
+/// an error is safe: [`Ledger::begin`] then finds its own entry, [`Ledger::finish`] its own reply.
 ///
-/// An entry is as good as absent after its time to live, which counts from [`Ledger::begin`]. The numbers of entries and
-/// bytes are limited: to begin one more, the oldest *answered* entries are removed. One that is started is never removed
-/// before its time.
+/// An entry is as good as absent after its time to live, which counts from [`Ledger::begin`]. The numbers of entries
+/// and bytes are limited: to begin one more, the oldest *answered* entries are removed. One that is started is never
+/// removed before its time.
 pub trait Ledger: fmt::Debug + Send + Sync + 'static {
     /// Looks up the entry of a request.
     ///
@@ -51,21 +51,21 @@ pub trait Ledger: fmt::Debug + Send + Sync + 'static {
     /// [`StoreError::Failed`].
     fn begin(&self, begin: Begin) -> BoxFuture<'_, Result<Begun, StoreError>>;
 
-    /// Records how a run was answered, if the entry is that of this run and has no answer: one conditional write.
+    /// Records the reply to a run, if the entry is that of this run and has no reply: one conditional write.
     ///
     /// # Errors
     ///
     /// [`StoreError::Failed`].
-    fn finish(&self, key: RequestKey, run: RunToken, answer: Bytes) -> BoxFuture<'_, Result<Finished, StoreError>>;
+    fn finish(&self, key: RequestKey, run: RunToken, reply: Bytes) -> BoxFuture<'_, Result<Finished, StoreError>>;
 
-    /// Forgets a run that had no effect, if the entry is that of this run and has no answer: one conditional write.
+    /// Forgets a run that had no effect, if the entry is that of this run and has no reply: one conditional write.
     ///
     /// # Errors
     ///
     /// [`StoreError::Failed`].
     fn release(&self, key: RequestKey, run: RunToken) -> BoxFuture<'_, Result<(), StoreError>>;
 
-    /// Says that a daemon is alive for this long from now on.
+    /// Renews the lease of a daemon for this long from now on.
     ///
     /// # Errors
     ///
@@ -75,7 +75,8 @@ pub trait Ledger: fmt::Debug + Send + Sync + 'static {
     /// Amount that is kept, as far as this process knows. Does not wait.
     fn usage(&self) -> LedgerUsage;
 
-    /// Whether the place of the entries is there and answers, where the ledger can tell. Nothing is written.
+    /// Checks that the storage of the entries is there and responds, where the ledger can check that. Nothing is
+    /// written.
     ///
     /// # Errors
     ///
@@ -90,7 +91,7 @@ pub trait Ledger: fmt::Debug + Send + Sync + 'static {
 pub struct LedgerLimits {
     /// Entries.
     pub max_entries: u64,
-    /// Bytes of answers, and [`ENTRY_BYTES`] for each entry.
+    /// Bytes of replies, and [`ENTRY_BYTES`] for each entry.
     pub max_bytes: u64,
 }
 
@@ -101,7 +102,7 @@ pub struct LedgerSettings {
     pub ledger: Arc<dyn Ledger>,
     /// Time that an entry is kept.
     pub ttl: Duration,
-    /// Largest body of an answer that is kept, in bytes. Of a larger one, the entry says that there was one.
+    /// Largest body of a reply that is kept, in bytes. Of a larger one, the entry records that there was one.
     pub max_reply: usize,
 }
 
@@ -118,7 +119,8 @@ pub struct Begin {
     pub instance: Arc<str>,
     /// Time that the entry is kept.
     pub ttl: Duration,
-    /// Whether an entry that is there is replaced: it is that of another request, which cannot be distinguished from this one.
+    /// Whether an entry that is there is replaced: it is that of another request, which cannot be distinguished from
+    /// this one.
     pub replaces: bool,
 }
 
@@ -162,7 +164,7 @@ pub enum EntryState {
         run: RunToken,
         /// The daemon that runs it.
         instance: Arc<str>,
-        /// Whether that daemon has said lately that it is alive.
+        /// Whether the lease of that daemon is valid.
         is_live: bool,
     },
     /// The request has this reply.

@@ -28,18 +28,18 @@ const LEDGER_TIME: Duration = Duration::from_secs(10);
 const UNDO_TIME: Duration = Duration::from_secs(1);
 /// Time for which a daemon is taken to be alive after its last sign of life.
 const LEASE: Duration = Duration::from_secs(5);
-/// Time between two signs of life while calls run that others may ask for.
+/// Time between two renewals of the lease while calls run that may come again.
 const RENEWAL: Duration = Duration::from_millis(1_500);
 /// Time that the entry of a request is kept that cannot be distinguished from others like it: as long as it may take
 /// until an unacknowledged message is delivered again.
 const ALIKE_TTL: Duration = Duration::from_mins(15);
-/// Wait that is asked of a caller while the ledger is full.
+/// Wait that a caller is given while the ledger is full.
 const FULL_RETRY: Duration = Duration::from_secs(5);
 
 /// Runs that are remembered because the ledger may have them although they had no effect.
 const MAX_VOID: usize = 1024;
 
-/// Keeps the ledger for this daemon: what began here, how it was answered, and that the daemon is alive.
+/// Keeps the ledger for this daemon: what began here, the replies, and the lease of the daemon.
 pub(crate) struct Recorder {
     settings: Option<LedgerSettings>,
     telemetry: Arc<dyn Telemetry>,
@@ -49,9 +49,9 @@ pub(crate) struct Recorder {
     name: Arc<str>,
     /// The latest runs that had no effect and that the ledger may have as begun, because an operation failed.
     void: Mutex<VecDeque<(RequestKey, RunToken)>>,
-    /// When the daemon last said that it is alive.
+    /// Time at which the daemon last renewed its lease.
     renewed: Mutex<Option<Instant>>,
-    /// Replies that the ledger has forgotten before their time, as far as the log says.
+    /// Replies that the ledger has forgotten before their time, as last logged.
     shed: AtomicU64,
     log: RecorderLog,
 }
@@ -166,8 +166,8 @@ impl Recorder {
         void.push_back((key, run));
     }
 
-    /// Whether a run that the ledger has as begun had no effect here. Its caller was told that it did not start, and may ask
-    /// for something else by the same key.
+    /// Whether a run that the ledger has as begun had no effect here. Its caller got the outcome `not_started`, and may
+    /// use the same key for another request.
     pub(crate) fn is_void(&self, key: RequestKey, run: RunToken) -> bool {
         self.void.lock().contains(&(key, run))
     }
@@ -241,8 +241,8 @@ impl Recorder {
                 None
             }
             Err(error) => {
-                // It may be recorded all the same, also after the release if that overtakes it on another connection. A retry
-                // would be told that this run had begun.
+                // It may be recorded all the same, also after the release if that overtakes it on another connection. A
+                // retry would find this run begun.
                 self.note_void(key, run);
                 let _ = tokio::time::timeout(UNDO_TIME, ledger.release(key, run)).await;
                 // Another daemon may have had it before, and begin it yet.
@@ -256,7 +256,7 @@ impl Recorder {
         refused.or_else(|| is_late().then(|| NotBegun::Refused(deadline::passed()))).map_or(Ok(()), Err)
     }
 
-    /// Writes to the log if the ledger has forgotten answers to make room: calls that come again are run again then.
+    /// Writes to the log if the ledger has forgotten replies to make room: calls that come again are run again then.
     fn note_shed(&self, ledger: &dyn Ledger) {
         let LedgerUsage { shed, entries, bytes } = ledger.usage();
         if self.shed.fetch_max(shed, Ordering::Relaxed) < shed
@@ -266,7 +266,7 @@ impl Recorder {
         }
     }
 
-    /// Runs a call that others may ask for, and says meanwhile that this daemon is alive.
+    /// Runs a call that may come again, and renews the lease of this daemon meanwhile.
     pub(crate) async fn running<T>(&self, is_recorded: bool, tool: impl Future<Output = T>) -> T {
         if !is_recorded {
             return tool.await;
@@ -285,7 +285,7 @@ impl Recorder {
         }
     }
 
-    /// Says that this daemon is alive, unless that was just said. What goes wrong with it costs others a better answer only.
+    /// Renews the lease of this daemon, unless it was just renewed. A failure only costs others a better reply.
     async fn renew_lease(&self) {
         let Some(LedgerSettings { ledger, .. }) = &self.settings else { return };
         let Self { name, renewed, log, .. } = self;

@@ -2,8 +2,8 @@
 //!
 //! A broker redelivers whatever was not acknowledged when a connection broke, also when its reply had already left; and
 //! a publisher that lost its confirm publishes again. Either attaches to the run that is under way. Replies are given
-//! again to redelivered requests only: the ledger knows of calls that must not run twice. Where an acknowledgement cannot
-//! be lost, answers are not kept.
+//! again to redelivered requests only: the ledger knows of calls that must not run twice. Where an acknowledgement
+//! cannot be lost, replies are not kept.
 
 use parking_lot::{Mutex, MutexGuard};
 use std::collections::HashMap;
@@ -26,15 +26,15 @@ pub(crate) struct Replay<A> {
 }
 
 struct Entries<A> {
-    /// The calls under way. Apart from the replies, so that no number of replies makes a running call unknown. A call that
-    /// was dropped leaves a slot that is gone.
+    /// The calls under way. Apart from the replies, so that no number of replies makes a running call unknown. A call
+    /// that was dropped leaves a slot that is gone.
     running: HashMap<LocalKey, Run<A>>,
-    /// The calls that were answered; without the reply when it was too much to keep.
+    /// The answered calls; without the reply when it was too much to keep.
     replies: LruCache<ReplyKey, Option<Arc<Reply>>>,
     bytes: usize,
 }
 
-/// A key stands for one thing that is asked for; who asks for another with it is refused, and that is a reply, too.
+/// A key stands for one request; another request with it is refused, and the refusal is a reply, too.
 type ReplyKey = (LocalKey, Fingerprint);
 
 struct Run<A> {
@@ -42,7 +42,7 @@ struct Run<A> {
     fingerprint: Fingerprint,
 }
 
-/// Holds what a running call settles and answers in the end: its delivery, and the duplicates that have attached.
+/// Holds what a running call settles in the end: its delivery, and the duplicates that have attached.
 pub(crate) struct Slot<A> {
     /// Digest of where the reply goes and how it is addressed.
     reply_to: u64,
@@ -50,8 +50,8 @@ pub(crate) struct Slot<A> {
 }
 
 struct Held<A> {
-    /// One delivery is enough for all that want the same reply at the same place: the latest, because the broker takes a
-    /// message back before it delivers it again.
+    /// One delivery is enough for all that want the same reply at the same address: the latest, because the broker
+    /// takes a message back before it delivers it again.
     settle: Option<Box<dyn Settle>>,
     /// Whether a later delivery that was put in is a redelivery.
     has_come_again: bool,
@@ -99,7 +99,7 @@ impl<A> Slot<A> {
         }
     }
 
-    /// Whether another delivery wants the same reply at the same place.
+    /// Whether another delivery wants the same reply at the same address.
     pub(crate) fn has_same_reply_to(&self, other: &Self) -> bool {
         self.reply_to == other.reply_to
     }
@@ -152,7 +152,7 @@ pub(crate) enum Seen<A> {
     Never,
     /// The request is running.
     Running(Arc<Slot<A>>),
-    /// The key is that of a running request which asks for something else.
+    /// The key is that of a running request with other content.
     Conflict,
     /// The request has this reply. It is under way from now on, so that one delivery at a time repeats the reply.
     Answered(Arc<Reply>),
@@ -161,7 +161,7 @@ pub(crate) enum Seen<A> {
 }
 
 impl<A> Replay<A> {
-    /// Keeps at most `max_entries` answers, of `max_bytes` together.
+    /// Keeps at most `max_entries` replies, of `max_bytes` together.
     pub(crate) fn new(max_entries: NonZeroUsize, max_bytes: usize) -> Self {
         let entries = Entries { running: HashMap::new(), replies: LruCache::new(max_entries), bytes: 0 };
         Self { entries: Mutex::new(entries), max_bytes }
@@ -188,8 +188,8 @@ impl<A> Replay<A> {
         }
     }
 
-    /// Notes how a call was answered. It is no longer under way.
-    pub(crate) fn answered(&self, identity: LocalIdentity, slot: &Arc<Slot<A>>, reply: Arc<Reply>) {
+    /// Notes the reply to a call, which is no longer under way.
+    pub(crate) fn replied(&self, identity: LocalIdentity, slot: &Arc<Slot<A>>, reply: Arc<Reply>) {
         let mut entries = self.lock();
         entries.end(identity.key, slot);
         entries.put_reply((identity.key, identity.fingerprint), reply, self.max_bytes);
@@ -303,10 +303,10 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_is_given_again_to_a_redelivered_request_alone() {
+    fn a_reply_is_replayed_to_a_redelivered_request_alone() {
         let replay = replay(4, 10_000);
         let given = reply(10);
-        replay.answered(identity(1, IdentityKind::MessageId), &slot(), Arc::clone(&given));
+        replay.replied(identity(1, IdentityKind::MessageId), &slot(), Arc::clone(&given));
         let Seen::Answered(again) = replay.message(1, &slot(), true) else { panic!("not kept") };
         assert!(Arc::ptr_eq(&given, &again));
         assert!(matches!(replay.message(1, &slot(), false), Seen::Never));
@@ -347,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_of_a_running_request_that_asks_for_something_else_is_a_conflict() {
+    fn a_key_of_a_running_request_with_other_content_is_a_conflict() {
         let (replay, running) = (replay(4, 10_000), slot());
         assert!(matches!(replay.enter(&identity(1, IdentityKind::Given), &running, false), Seen::Never));
         let other = LocalIdentity { fingerprint: Fingerprint([9; 32]), ..identity(1, IdentityKind::Given) };
@@ -355,13 +355,13 @@ mod tests {
     }
 
     #[test]
-    fn each_request_with_one_key_gets_its_own_answer_again() {
+    fn each_request_with_one_key_gets_its_own_reply_again() {
         let replay = replay(4, 10_000);
         let paid = identity(1, IdentityKind::Given);
         let refused = LocalIdentity { fingerprint: Fingerprint([9; 32]), ..paid };
         let given = [paid, refused].map(|identity| (identity, reply(10)));
         for (identity, reply) in &given {
-            replay.answered(*identity, &slot(), Arc::clone(reply));
+            replay.replied(*identity, &slot(), Arc::clone(reply));
         }
         for (identity, reply) in given {
             let slot = slot();
@@ -372,7 +372,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_that_merely_look_alike_are_two_unless_the_broker_says_otherwise() {
+    fn requests_that_merely_look_alike_are_two_unless_the_broker_redelivers() {
         let (replay, first, second) = (replay(4, 10_000), slot(), slot());
         let alike = identity(1, IdentityKind::Content);
         assert!(matches!(replay.enter(&alike, &first, false), Seen::Never));
@@ -381,10 +381,10 @@ mod tests {
     }
 
     #[test]
-    fn the_oldest_answers_go_first_and_are_known_to_have_been_given() {
+    fn the_oldest_replies_are_removed_first_and_stay_known_as_sent() {
         let replay = replay(4, 10_000);
         for number in 0..3 {
-            replay.answered(identity(number, IdentityKind::MessageId), &slot(), reply(4_000));
+            replay.replied(identity(number, IdentityKind::MessageId), &slot(), reply(4_000));
         }
         assert!(matches!(replay.message(0, &slot(), true), Seen::Forgotten));
         assert!(matches!(replay.message(2, &slot(), true), Seen::Answered(..)));
@@ -395,19 +395,19 @@ mod tests {
     fn the_number_of_entries_is_bounded() {
         let replay = replay(2, 1_000_000);
         for number in 0..100 {
-            replay.answered(identity(number, IdentityKind::MessageId), &slot(), reply(10));
+            replay.replied(identity(number, IdentityKind::MessageId), &slot(), reply(10));
         }
         assert_eq!(replay.lock().replies.len(), 2);
         assert_eq!(replay.lock().bytes, 2 * reply(10).size());
     }
 
     #[test]
-    fn no_number_of_answers_makes_a_running_call_unknown() {
+    fn no_number_of_replies_makes_a_running_call_unknown() {
         let replay = replay(2, 1_000_000);
         let running = slot();
         replay.message(200, &running, false);
         for number in 0..100 {
-            replay.answered(identity(number, IdentityKind::MessageId), &slot(), reply(10));
+            replay.replied(identity(number, IdentityKind::MessageId), &slot(), reply(10));
         }
         assert!(matches!(replay.message(200, &slot(), true), Seen::Running(_)));
     }
@@ -434,14 +434,14 @@ mod tests {
         for slot in [&first, &second] {
             replay.enter(&identity(1, IdentityKind::Content), slot, false);
         }
-        replay.answered(identity(1, IdentityKind::MessageId), &first, reply(10));
+        replay.replied(identity(1, IdentityKind::MessageId), &first, reply(10));
         assert!(matches!(replay.message(1, &slot(), true), Seen::Running(_)));
     }
 
     #[test]
     fn a_new_call_like_an_answered_one_is_not_taken_for_it() {
         let (replay, slot) = (replay(2, 1_000_000), slot());
-        replay.answered(identity(1, IdentityKind::MessageId), &slot, reply(10));
+        replay.replied(identity(1, IdentityKind::MessageId), &slot, reply(10));
         replay.enter(&identity(1, IdentityKind::Content), &slot, false);
         replay.forget(key(1), &slot);
         assert!(matches!(replay.message(1, &self::slot(), true), Seen::Never));

@@ -44,7 +44,7 @@ fn problems(tool: &ListedTool, format: Format) -> Vec<String> {
             "/parametersJsonSchema",
             "/toolSpec/inputSchema/json",
         ];
-        let schema = schema.iter().find_map(|place| entry.pointer(place)).unwrap();
+        let schema = schema.iter().find_map(|pointer| entry.pointer(pointer)).unwrap();
         let compiled = jsonschema::options().with_draft(jsonschema::Draft::Draft202012).offline().build(schema);
         problems.extend(compiled.err().map(|error| format!("{}: {error}", error.instance_path())));
         let text = schema.to_string();
@@ -66,14 +66,14 @@ fn problems(tool: &ListedTool, format: Format) -> Vec<String> {
 
 /// Names that a schema requires somewhere without defining them, which JSON Schema cannot forbid and Gemini refuses.
 fn undefined(schema: &Value) -> Vec<&Value> {
-    let Value::Object(members) = schema else {
+    let Value::Object(fields) = schema else {
         return schema.as_array().into_iter().flatten().flat_map(undefined).collect();
     };
     // What is called so may be a property.
-    let required = members.get("required").and_then(Value::as_array).into_iter().flatten();
+    let required = fields.get("required").and_then(Value::as_array).into_iter().flatten();
     let defined = |name: &&Value| schema["properties"].get(name.as_str().unwrap()).is_some();
     let here = required.filter(|name| !defined(name));
-    here.chain(members.values().flat_map(undefined)).collect()
+    here.chain(fields.values().flat_map(undefined)).collect()
 }
 
 /// Names of properties: those that keywords have, and those that not every provider accepts, among them.
@@ -183,8 +183,8 @@ fn schema() -> impl Strategy<Value = Value> {
         Just(json!({"enum": [1, "a"], "$id": "https://example.com/leaf"})),
     ];
     leaf.prop_recursive(4, 64, 6, move |inner| {
-        let by_name = vec((name(), inner.clone()), 0..4).prop_map(|members| Value::Object(Map::from_iter(members)));
-        let member = prop_oneof![
+        let by_name = vec((name(), inner.clone()), 0..4).prop_map(|fields| Value::Object(Map::from_iter(fields)));
+        let field = prop_oneof![
             4 => (select(BY_NAME.to_vec()), by_name),
             2 => (select(vec!["allOf", "anyOf", "oneOf", "items"]), vec(inner.clone(), 1..4).prop_map(Value::from)),
             2 => (select(KEYWORDS.to_vec()), wrong()),
@@ -196,15 +196,15 @@ fn schema() -> impl Strategy<Value = Value> {
             1 => (select(vec!["$schema", "$id", "id"]), select(DRAFTS.to_vec()).prop_map(Value::from)),
             1 => (Just("pattern"), select(vec!["^a", "^(?!a)", "(", r"(a)\1"]).prop_map(Value::from)),
         ];
-        vec(member, 0..7).prop_map(|members| {
-            Value::Object(members.into_iter().map(|(keyword, value)| (keyword.to_owned(), value)).collect())
+        vec(field, 0..7).prop_map(|fields| {
+            Value::Object(fields.into_iter().map(|(keyword, value)| (keyword.to_owned(), value)).collect())
         })
     })
 }
 
 proptest! {
     #[test]
-    fn whatever_a_tool_is_every_provider_accepts_it(
+    fn every_provider_accepts_every_rendered_tool(
         name in "[a-z]{1,8}|\\PC{1,80}",
         description in prop_oneof![Just(String::new()), "\\PC{1,40}", Just("ü".repeat(1025))],
         parameters in prop::option::of(schema()),
@@ -224,7 +224,7 @@ proptest! {
     }
 
     #[test]
-    fn what_is_hidden_is_not_offered(schema in schema()) {
+    fn hidden_properties_are_not_offered(schema in schema()) {
         let offered = without(&schema, &["a"]);
         prop_assert_eq!(offered.pointer("/properties/a"), None);
         prop_assert!(!offered.pointer("/required").is_some_and(|names| names.as_array().is_some_and(|names| names.contains(&json!("a")))));

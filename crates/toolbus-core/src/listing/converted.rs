@@ -7,13 +7,13 @@ use serde_json::{Map, Value, json};
 use super::draft::{Anchors, BY_NAME, Draft, ONE, SEVERAL};
 use crate::ecma_pattern::is_portable;
 
-/// Most schemas that a converted one has; beyond, anything fits. A place that several references lead to counts once.
+/// Most schemas that a converted one has; beyond, anything fits. A schema that several references lead to counts once.
 const MAX_SCHEMAS: usize = 10_000;
 /// Types of JSON Schema.
 const TYPES: [&str; 7] = ["null", "boolean", "object", "array", "number", "integer", "string"];
 /// Keywords that refer to another schema. In one document, the others mean what the first one does.
 const REFERENCES: [&str; 3] = ["$ref", "$dynamicRef", "$recursiveRef"];
-/// Keywords that say something of a value without any effect on which values fit.
+/// Keywords that describe a value without any effect on which values fit.
 const ANNOTATIONS: [&str; 7] = ["title", "description", "default", "examples", "deprecated", "readOnly", "writeOnly"];
 
 /// The same schema in draft 2020-12: without names of its own, with all that its references name in `$defs`, and with
@@ -61,20 +61,20 @@ impl<'a> Converter<'a> {
     }
 
     fn object(&mut self, schema: &'a Value) -> Map<String, Value> {
-        let Value::Object(members) = schema else { return Map::new() };
+        let Value::Object(fields) = schema else { return Map::new() };
         let Some(left) = self.left.checked_sub(1) else { return Map::new() };
         self.left = left;
-        let is_reference = members.get("$ref").is_some_and(Value::is_string);
+        let is_reference = fields.get("$ref").is_some_and(Value::is_string);
         let only_annotations = is_reference && self.draft.ignores_siblings();
         let mut converted = Map::new();
-        for (keyword, value) in members {
+        for (keyword, value) in fields {
             let keyword = keyword.as_str();
             let is_kept = !only_annotations || keyword == "$ref" || ANNOTATIONS.contains(&keyword);
             if is_kept && self.draft.knows(keyword) {
-                self.member(&mut converted, keyword, value, members);
+                self.keyword(&mut converted, keyword, value, fields);
             }
         }
-        if let Some(Value::Object(properties)) = members.get("properties").filter(|_| !only_annotations) {
+        if let Some(Value::Object(properties)) = fields.get("properties").filter(|_| !only_annotations) {
             require_marked(&mut converted, properties);
         }
         if converted.get("type").is_some_and(allows_arrays) && !converted.contains_key("items") {
@@ -84,7 +84,13 @@ impl<'a> Converter<'a> {
     }
 
     /// Adds a keyword with its value to a converted schema; `beside` is the whole one that it stands in.
-    fn member(&mut self, to: &mut Map<String, Value>, keyword: &str, value: &'a Value, beside: &'a Map<String, Value>) {
+    fn keyword(
+        &mut self,
+        to: &mut Map<String, Value>,
+        keyword: &str,
+        value: &'a Value,
+        beside: &'a Map<String, Value>,
+    ) {
         let converted = match (keyword, value) {
             ("$defs" | "definitions", _) => None,
             (keyword, Value::String(reference)) if REFERENCES.contains(&keyword) => {
@@ -92,7 +98,7 @@ impl<'a> Converter<'a> {
                 None
             }
             ("id", Value::String(_)) => None,
-            // Names and languages of schemas, and what else no provider asks for.
+            // Names and languages of schemas, and other keywords that no provider reads.
             (keyword, _) if keyword.starts_with('$') && keyword != "$comment" => None,
             ("items", Value::Array(items)) => {
                 if !items.is_empty() {
@@ -120,11 +126,11 @@ impl<'a> Converter<'a> {
             ("allOf" | "anyOf" | "oneOf" | "prefixItems", Value::Array(schemas)) if !schemas.is_empty() => {
                 Some(schemas.iter().map(|schema| self.schema(schema)).collect())
             }
-            // Closed but for names that are not told would be closed to them, too.
+            // Closed but for names that are left out would be closed to these, too.
             ("additionalProperties", value) if is_schema(value) => {
                 let by_pattern = beside.get("patternProperties").and_then(Value::as_object);
-                let is_told = by_pattern.is_none_or(|by_name| by_name.keys().all(|pattern| is_portable(pattern)));
-                is_told.then(|| self.one(value))
+                let is_kept = by_pattern.is_none_or(|by_name| by_name.keys().all(|pattern| is_portable(pattern)));
+                is_kept.then(|| self.one(value))
             }
             (keyword, value) if ONE.contains(&keyword) => is_schema(value).then(|| self.one(value)),
             (keyword, _) if BY_NAME.contains(&keyword) || SEVERAL.contains(&keyword) => None,
@@ -168,12 +174,12 @@ impl<'a> Converter<'a> {
         if std::ptr::eq(target, self.document) {
             return Some(json!("#"));
         }
-        let place = std::ptr::from_ref(target);
-        if let Some(name) = self.names.get(&place) {
+        let address = std::ptr::from_ref(target);
+        if let Some(name) = self.names.get(&address) {
             return Some(json!(format!("#/$defs/{name}")));
         }
         let name = self.free_name(reference);
-        self.names.insert(place, name.clone());
+        self.names.insert(address, name.clone());
         self.pending.push((name.clone(), target));
         Some(json!(format!("#/$defs/{name}")))
     }
@@ -250,7 +256,7 @@ fn add_by_name(to: &mut Map<String, Value>, keyword: &str, name: &str, value: Op
     }
 }
 
-/// Requires the properties that say themselves that they are required, as draft 3 had it and many still write.
+/// Requires the properties that have `required: true` themselves, as in draft 3.
 fn require_marked(schema: &mut Map<String, Value>, properties: &Map<String, Value>) {
     let marked = properties.iter().filter(|(_, property)| property.get("required") == Some(&Value::Bool(true)));
     for (name, _) in marked {
@@ -349,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn what_references_name_is_kept_wherever_it_stands() {
+    fn targets_of_references_are_kept_at_any_path() {
         let schema = json!({
             "properties": {
                 "a": {"$ref": "#/components/schemas/Pet"}, "b": {"$ref": "#/properties/a/items/0"},
@@ -368,7 +374,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_metaschema_refuses_is_left_out_and_what_was_meant_kept() {
+    fn keywords_that_the_metaschema_refuses_are_left_out_or_corrected() {
         let schema = json!({
             "properties": {
                 "a": {"type": "any", "enum": [], "required": true},

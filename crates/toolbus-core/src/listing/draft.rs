@@ -37,10 +37,10 @@ pub(super) enum Draft {
 }
 
 impl Draft {
-    /// The draft that a document says it is written in; without a word, the one that MCP says.
+    /// The draft that a document declares; without `$schema`, the default of MCP.
     pub(super) fn of(document: &Value) -> Self {
-        let said = document.get("$schema").and_then(Value::as_str).unwrap_or_default();
-        let named = |names: &[&str]| names.iter().any(|name| said.contains(name));
+        let uri = document.get("$schema").and_then(Value::as_str).unwrap_or_default();
+        let named = |names: &[&str]| names.iter().any(|name| uri.contains(name));
         match () {
             () if named(&["draft-03", "draft-04"]) => Self::Four,
             () if named(&["draft-06"]) => Self::Six,
@@ -89,17 +89,17 @@ impl<'a> Anchors<'a> {
     fn note(&mut self, part: &'a Value) {
         match part {
             Value::Array(elements) => elements.iter().for_each(|element| self.note(element)),
-            Value::Object(members) => {
+            Value::Object(fields) => {
                 for keyword in ["$anchor", "$dynamicAnchor"] {
-                    let name = members.get(keyword).and_then(Value::as_str);
+                    let name = fields.get(keyword).and_then(Value::as_str);
                     name.into_iter().for_each(|name| self.add(name, part));
                 }
                 // The anchors of the drafts up to 7.
                 for keyword in ["$id", "id"] {
-                    let name = members.get(keyword).and_then(Value::as_str).and_then(|id| id.strip_prefix('#'));
+                    let name = fields.get(keyword).and_then(Value::as_str).and_then(|id| id.strip_prefix('#'));
                     name.into_iter().for_each(|name| self.add(name, part));
                 }
-                members.values().for_each(|member| self.note(member));
+                fields.values().for_each(|value| self.note(value));
             }
             _ => {}
         }

@@ -9,8 +9,8 @@ use super::schema::resolve;
 const MAX_REFERENCES: usize = 8;
 /// Most schemas within one that is written out; beyond, anything fits.
 const MAX_SCHEMAS: usize = 5_000;
-/// Most bytes of names and of values that are no schemas, such as `enum`, within one that is written out; beyond, anything
-/// fits.
+/// Most bytes of names and of values that are no schemas, such as `enum`, within one that is written out; beyond,
+/// anything fits.
 const MAX_BYTES: usize = 1024 * 1024;
 
 /// Keywords that Gemini documents for JSON Schemas: the list at `response_json_schema` of `GenerateContentConfig`, in
@@ -46,8 +46,8 @@ pub(super) fn of_gemini(schema: &Value) -> Value {
 /// The schema as all models of Bedrock accept one: without references, and at the root with nothing but properties.
 pub(super) fn of_bedrock(schema: &Value) -> Value {
     let mut schema = Inliner::new(schema).schema(schema, 0);
-    if let Value::Object(members) = &mut schema {
-        members.retain(|keyword, _| BEDROCK_ROOT.contains(&keyword.as_str()));
+    if let Value::Object(fields) = &mut schema {
+        fields.retain(|keyword, _| BEDROCK_ROOT.contains(&keyword.as_str()));
     }
     schema
 }
@@ -75,9 +75,9 @@ impl<'a> Inliner<'a> {
             return json!({});
         };
         self.bytes_left = bytes_left;
-        let Value::Object(members) = schema else { return schema.clone() };
+        let Value::Object(fields) = schema else { return schema.clone() };
         let mut inlined = Map::new();
-        for (keyword, value) in members {
+        for (keyword, value) in fields {
             let value = match (keyword.as_str(), value) {
                 ("$ref" | "$defs", _) => continue,
                 (name, Value::Object(by_name)) if BY_NAME.contains(&name) => {
@@ -92,11 +92,11 @@ impl<'a> Inliner<'a> {
             };
             inlined.insert(keyword.clone(), value);
         }
-        let target = members.get("$ref").and_then(Value::as_str).and_then(|it| resolve(self.document, it));
+        let target = fields.get("$ref").and_then(Value::as_str).and_then(|it| resolve(self.document, it));
         if let Some(target) = target.filter(|_| references < MAX_REFERENCES)
             && let Value::Object(target) = self.schema(target, references + 1)
         {
-            // What stands beside a reference says more about the place.
+            // Keywords beside a reference are more specific.
             for (keyword, value) in target {
                 inlined.entry(keyword).or_insert(value);
             }
@@ -107,7 +107,7 @@ impl<'a> Inliner<'a> {
 
 /// Bytes of a schema without those of the schemas in it: each of these counts by itself.
 fn own_bytes(schema: &Value) -> usize {
-    let Value::Object(members) = schema else { return bytes(schema) };
+    let Value::Object(fields) = schema else { return bytes(schema) };
     let of_keyword = |(keyword, value): (&String, &Value)| match (keyword.as_str(), value) {
         ("$ref" | "$defs", _) => 0,
         (name, Value::Object(by_name)) if BY_NAME.contains(&name) => by_name.keys().map(String::len).sum(),
@@ -115,7 +115,7 @@ fn own_bytes(schema: &Value) -> usize {
         (name, _) if ONE.contains(&name) => 0,
         (name, value) => name.len() + bytes(value),
     };
-    members.iter().map(of_keyword).sum()
+    fields.iter().map(of_keyword).sum()
 }
 
 /// About the bytes that a value takes as JSON.
@@ -123,7 +123,7 @@ fn bytes(value: &Value) -> usize {
     match value {
         Value::String(text) => text.len() + 2,
         Value::Array(elements) => elements.iter().map(|element| bytes(element) + 1).sum::<usize>() + 2,
-        Value::Object(members) => members.iter().map(|(name, value)| name.len() + bytes(value) + 4).sum::<usize>() + 2,
+        Value::Object(fields) => fields.iter().map(|(name, value)| name.len() + bytes(value) + 4).sum::<usize>() + 2,
         Value::Null | Value::Bool(_) | Value::Number(_) => 8,
     }
 }
@@ -133,19 +133,19 @@ fn keep_gemini(schema: &mut Value) {
     if schema.is_boolean() {
         *schema = json!({});
     }
-    let Value::Object(members) = schema else { return };
-    if let Some(only) = members.remove("const") {
-        members.entry("enum").or_insert_with(|| json!([only]));
+    let Value::Object(fields) = schema else { return };
+    if let Some(only) = fields.remove("const") {
+        fields.entry("enum").or_insert_with(|| json!([only]));
     }
-    members.retain(|keyword, _| GEMINI.contains(&keyword.as_str()));
-    if let Some(Value::Array(values)) = members.get_mut("enum") {
+    fields.retain(|keyword, _| GEMINI.contains(&keyword.as_str()));
+    if let Some(Value::Array(values)) = fields.get_mut("enum") {
         values.retain(|value| value.is_number() || value.as_str().is_some_and(|text| !text.is_empty()));
     }
-    if members.get("enum").is_some_and(|values| values.as_array().is_none_or(Vec::is_empty)) {
-        members.remove("enum");
+    if fields.get("enum").is_some_and(|values| values.as_array().is_none_or(Vec::is_empty)) {
+        fields.remove("enum");
     }
-    keep_defined(members);
-    for (keyword, value) in members.iter_mut() {
+    keep_defined(fields);
+    for (keyword, value) in fields.iter_mut() {
         match (keyword.as_str(), value) {
             ("properties", Value::Object(properties)) => properties.values_mut().for_each(keep_gemini),
             ("anyOf" | "oneOf" | "prefixItems", Value::Array(schemas)) => schemas.iter_mut().for_each(keep_gemini),
@@ -156,13 +156,13 @@ fn keep_gemini(schema: &mut Value) {
     }
 }
 
-/// Leaves out of `required` what `properties` does not have: the service answers `property is not defined`.
-fn keep_defined(members: &mut Map<String, Value>) {
-    let Some(Value::Array(mut names)) = members.remove("required") else { return };
-    let defined = members.get("properties").and_then(Value::as_object);
+/// Leaves out of `required` what `properties` does not have: the service responds with `property is not defined`.
+fn keep_defined(fields: &mut Map<String, Value>) {
+    let Some(Value::Array(mut names)) = fields.remove("required") else { return };
+    let defined = fields.get("properties").and_then(Value::as_object);
     names.retain(|name| name.as_str().is_some_and(|name| defined.is_some_and(|defined| defined.contains_key(name))));
     if !names.is_empty() {
-        members.insert("required".to_owned(), Value::Array(names));
+        fields.insert("required".to_owned(), Value::Array(names));
     }
 }
 
@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn gemini_is_asked_for_no_property_that_is_not_defined() {
+    fn schemas_for_gemini_require_only_defined_properties() {
         let schema = json!({"type": "object", "required": ["a", "x"], "properties": {
             "a": {"type": "object", "required": ["b"]}
         }});

@@ -15,25 +15,25 @@ pub(super) fn renamed(mut schema: Value) -> Value {
 }
 
 fn rename(schema: &mut Value) {
-    let Value::Object(members) = schema else { return };
+    let Value::Object(fields) = schema else { return };
     for keyword in ["properties", "dependentRequired", "dependentSchemas"] {
-        if let Some(Value::Object(by_name)) = members.get_mut(keyword) {
+        if let Some(Value::Object(by_name)) = fields.get_mut(keyword) {
             rename_keys(by_name);
         }
     }
-    members.get_mut("required").into_iter().for_each(rename_list);
-    if let Some(Value::Object(by_name)) = members.get_mut("dependentRequired") {
+    fields.get_mut("required").into_iter().for_each(rename_list);
+    if let Some(Value::Object(by_name)) = fields.get_mut("dependentRequired") {
         by_name.values_mut().for_each(rename_list);
     }
-    if let Some(Value::Object(by_name)) = members.get_mut("dependentSchemas") {
+    if let Some(Value::Object(by_name)) = fields.get_mut("dependentSchemas") {
         by_name.values_mut().for_each(rename);
     }
     for keyword in BRANCHES {
-        if let Some(Value::Array(schemas)) = members.get_mut(keyword) {
+        if let Some(Value::Array(schemas)) = fields.get_mut(keyword) {
             schemas.iter_mut().for_each(rename);
         }
     }
-    CONDITIONS.iter().for_each(|keyword| members.get_mut(*keyword).into_iter().for_each(rename));
+    CONDITIONS.iter().for_each(|keyword| fields.get_mut(*keyword).into_iter().for_each(rename));
 }
 
 fn rename_keys(by_name: &mut Map<String, Value>) {
@@ -61,7 +61,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_changed_wherever_the_root_is_spoken_of_and_nowhere_else() {
+    fn names_are_changed_in_every_schema_of_the_root_and_nowhere_else() {
         let inner = json!({"type": "object", "properties": {"ids[]": {}}, "required": ["ids[]"]});
         let schema = json!({
             "properties": {"ids[]": inner, "a.b": {}}, "required": ["a.b", "ids[]"],

@@ -13,8 +13,8 @@ const MAX_OPENAI_DESCRIPTION: usize = 1024;
 
 /// Describes a tool in a format: the first as an agent registers tools, the others ready to be sent.
 ///
-/// What is sent to a model may say less than the tool's own schema, because providers refuse some of what JSON Schema
-/// allows, and then the whole request. Arguments are validated against all of the tool's schema anyway.
+/// The schema for a model may be wider than the tool's own, because providers refuse some of what JSON Schema allows,
+/// and then the whole request. Arguments are validated against all of the tool's schema anyway.
 #[must_use]
 pub fn render(tool: &ListedTool, format: Format) -> Value {
     match format {
@@ -85,7 +85,7 @@ fn anthropic(tool: &ListedTool) -> Value {
     Value::Object(entry)
 }
 
-/// Adds what two providers are told of calls, with the callers that this one knows.
+/// Adds the hints on calls that two providers read, with the callers that this one knows.
 fn call_hints(entry: &mut Map<String, Value>, hints: &ModelHints, is_known: impl Fn(&str) -> bool) {
     if hints.defer_loading {
         entry.insert("defer_loading".to_owned(), json!(true));
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn providers_are_told_what_they_know_of_calls_and_others_nothing() {
+    fn model_hints_are_rendered_for_providers_that_know_them() {
         let example = json!({"path": "/a", "bytes[]": [1]}).as_object().cloned().unwrap();
         let hints = ModelHints {
             defer_loading: true,
@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn an_mcp_client_is_told_of_titles_and_of_the_schemas_of_results() {
+    fn an_mcp_client_gets_titles_and_output_schemas() {
         let output_schema = Some(Arc::new(json!({"type": "object"})));
         let tool = ListedTool { title: Some("Read".to_owned()), output_schema, ..tool(Effect::Undeclared) };
         let entry = render(&tool, Format::Mcp);
@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn hints_say_what_is_declared_and_no_more() {
+    fn hints_contain_what_is_declared_and_no_more() {
         let hints = |effect| {
             let entry = render(&tool(effect), Format::Mcp);
             let entry = entry["annotations"].to_string();

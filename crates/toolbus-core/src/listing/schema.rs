@@ -7,7 +7,8 @@ use super::without::BRANCHES;
 
 /// The schema of a tool that has none, as text.
 pub(super) const ANY_OBJECT: &str = r#"{"properties":{},"type":"object"}"#;
-/// Keywords that OpenAI or Anthropic refuse at the root, or that mean nothing there once their properties are taken out.
+/// Keywords that OpenAI or Anthropic refuse at the root, or that mean nothing there once their properties are taken
+/// out.
 const REFUSED: [&str; 7] = ["$ref", "allOf", "anyOf", "oneOf", "not", "enum", "const"];
 /// The whole schema, as one of an object.
 pub(super) fn full(schema: Option<&Value>) -> Value {
@@ -25,12 +26,12 @@ pub(super) fn full(schema: Option<&Value>) -> Value {
 pub(super) fn simple(schema: Option<&Value>) -> Value {
     let document = schema.map(converted).unwrap_or_default();
     let mut root = full(Some(&document));
-    if let Value::Object(members) = &mut root {
+    if let Value::Object(fields) = &mut root {
         let mut lifted =
             Lifted { document: &document, followed: HashSet::new(), properties: BTreeMap::new(), required: Vec::new() };
         lifted.read(&document, true);
-        lifted.write(members);
-        members.retain(|keyword, _| !REFUSED.contains(&keyword.as_str()));
+        lifted.write(fields);
+        fields.retain(|keyword, _| !REFUSED.contains(&keyword.as_str()));
     }
     root
 }
@@ -48,29 +49,29 @@ struct Lifted<'a> {
 impl<'a> Lifted<'a> {
     /// Reads a schema; what it requires counts only if it `must` hold.
     fn read(&mut self, schema: &'a Value, must: bool) {
-        let Value::Object(members) = schema else { return };
-        if let Some(Value::Object(properties)) = members.get("properties") {
+        let Value::Object(fields) = schema else { return };
+        if let Some(Value::Object(properties)) = fields.get("properties") {
             for (name, property) in properties {
                 self.properties.entry(name).or_default().insert(property.to_string(), property);
             }
         }
-        if let Some(Value::Array(names)) = members.get("required").filter(|_| must) {
+        if let Some(Value::Array(names)) = fields.get("required").filter(|_| must) {
             self.required.extend(names.iter().filter_map(Value::as_str));
         }
-        if let Some(Value::String(reference)) = members.get("$ref")
+        if let Some(Value::String(reference)) = fields.get("$ref")
             && self.followed.insert(reference)
             && let Some(target) = resolve(self.document, reference)
         {
             self.read(target, must);
         }
         for keyword in BRANCHES {
-            if let Some(Value::Array(branches)) = members.get(keyword) {
+            if let Some(Value::Array(branches)) = fields.get(keyword) {
                 branches.iter().for_each(|branch| self.read(branch, must && keyword == "allOf"));
             }
         }
     }
 
-    /// Adds to the root what it does not say itself.
+    /// Adds to the root the keywords that it does not have itself.
     fn write(mut self, root: &mut Map<String, Value>) {
         if let Some(Value::Object(properties)) = root.get_mut("properties") {
             for (name, schemas) in self.properties {
@@ -147,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn what_must_hold_at_the_root_is_still_required() {
+    fn properties_required_by_references_and_all_of_stay_required() {
         insta::assert_snapshot!(simplified(json!({
             "$ref": "#/$defs/Query",
             "allOf": [{"properties": {"page": {"type": "integer"}}, "required": ["page"]}],
@@ -156,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn the_root_itself_knows_best_what_a_property_is() {
+    fn properties_of_the_root_win_over_those_of_its_branches() {
         insta::assert_snapshot!(simplified(json!({
             "type": ["object", "null"],
             "properties": {"a": {"type": "string"}},
@@ -166,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_of_who_knows_what_is_a_list_of_anything() {
+    fn an_array_without_items_is_an_array_of_anything() {
         insta::assert_snapshot!(simplified(json!({
             "properties": {
                 "a": {"type": "array"},

@@ -1,6 +1,6 @@
 use serde_json::{Map, Value};
 
-/// Keywords whose members describe the same object as the schema that they stand in.
+/// Keywords whose schemas describe the same object as the schema that they stand in.
 pub(super) const BRANCHES: [&str; 3] = ["allOf", "anyOf", "oneOf"];
 /// Keywords that map names of properties to something.
 const BY_NAME: [&str; 4] = ["properties", "dependentRequired", "dependentSchemas", "dependencies"];
@@ -19,15 +19,15 @@ pub fn without(schema: &Value, hidden: &[&str]) -> Value {
 }
 
 fn remove(schema: &mut Value, hidden: &[&str]) {
-    let Value::Object(members) = schema else { return };
+    let Value::Object(fields) = schema else { return };
     for keyword in BY_NAME {
-        if let Some(Value::Object(by_name)) = members.get_mut(keyword) {
+        if let Some(Value::Object(by_name)) = fields.get_mut(keyword) {
             by_name.retain(|name, _| !hidden.contains(&name.as_str()));
         }
     }
-    remove_names(members, "required", hidden);
+    remove_names(fields, "required", hidden);
     for keyword in ["dependentRequired", "dependentSchemas", "dependencies"] {
-        let Some(Value::Object(by_name)) = members.get_mut(keyword) else { continue };
+        let Some(Value::Object(by_name)) = fields.get_mut(keyword) else { continue };
         let others: Vec<String> = by_name.keys().cloned().collect();
         for name in others {
             remove_names(by_name, &name, hidden);
@@ -36,22 +36,22 @@ fn remove(schema: &mut Value, hidden: &[&str]) {
             }
         }
         if by_name.is_empty() {
-            members.remove(keyword);
+            fields.remove(keyword);
         }
     }
     for keyword in BRANCHES {
-        if let Some(Value::Array(branches)) = members.get_mut(keyword) {
+        if let Some(Value::Array(branches)) = fields.get_mut(keyword) {
             branches.iter_mut().for_each(|branch| remove(branch, hidden));
         }
     }
 }
 
-/// Removes names from the list that is a member; a list that holds nothing more goes too.
-fn remove_names(members: &mut Map<String, Value>, member: &str, hidden: &[&str]) {
-    if let Some(Value::Array(names)) = members.get_mut(member) {
+/// Removes names from the list in a field, and the field if the list is empty then.
+fn remove_names(fields: &mut Map<String, Value>, field: &str, hidden: &[&str]) {
+    if let Some(Value::Array(names)) = fields.get_mut(field) {
         names.retain(|name| name.as_str().is_none_or(|name| !hidden.contains(&name)));
         if names.is_empty() {
-            members.remove(member);
+            fields.remove(field);
         }
     }
 }
@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_schema_stays_as_it_is() {
+    fn a_value_that_is_no_schema_stays_unchanged() {
         for schema in [json!(true), json!(null), json!({"properties": [1], "required": "h", "allOf": {"h": 1}})] {
             assert_eq!(without(&schema, &["h"]), schema);
         }
@@ -130,7 +130,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_fits_without_the_hidden_fits_with_any_of_it(
+        fn arguments_fit_the_reduced_schema_iff_they_fit_with_the_hidden_property(
             required in prop::sample::subsequence(vec!["a", "b", "h"], 0..=3),
             given in prop::sample::subsequence(vec!["a", "b"], 0..=2),
         ) {

@@ -17,7 +17,7 @@ use crate::pattern::Pattern;
 use crate::tool::ToolDescriptor;
 
 /// Name of the section of callers without one.
-pub(crate) const EVERYBODY: &str = "default";
+pub(crate) const DEFAULT_SECTION: &str = "default";
 
 /// A policy, arranged.
 pub(crate) struct Rules {
@@ -25,7 +25,7 @@ pub(crate) struct Rules {
     pub(crate) policy: Policy,
     pub(crate) profiles: Vec<Profile>,
     /// The section of callers without one.
-    everybody: AgentRules,
+    default: AgentRules,
     agents: Vec<AgentRules>,
     /// Numbers of sections, as [`Self::section`] takes them.
     by_name: HashMap<AgentName, usize>,
@@ -38,7 +38,7 @@ pub(crate) struct Rules {
 pub(crate) struct AgentRules {
     /// `None` for callers without a section.
     pub(crate) agent: Option<AgentName>,
-    /// Whether there is no tool for it, whatever its lists say.
+    /// Whether there is no tool for it, whatever its lists.
     pub(crate) is_denied: bool,
     pub(crate) tools: ToolList,
     pub(crate) denied: ToolList,
@@ -73,7 +73,7 @@ pub(crate) struct BindingRules {
     pub(crate) rates: Arc<RateRules>,
     pub(crate) recipients: Recipients,
     /// Last logged counts of each of its sets.
-    pub(crate) told: Vec<AtomicU64>,
+    pub(crate) logged: Vec<AtomicU64>,
 }
 
 /// Whom an agent may address, by the name of the channel.
@@ -128,7 +128,7 @@ impl Lists {
 }
 
 impl Rules {
-    /// Arranges a policy. Agents that keep their limits keep their places, too.
+    /// Arranges a policy. Agents that keep their limits keep their slots, too.
     pub(crate) fn new(identity: Identity, policy: Policy, capacity: Capacity, previous: Option<&Self>) -> Self {
         let profiles = Profile::all();
         let mut lists = Lists::default();
@@ -142,11 +142,11 @@ impl Rules {
             }
             section
         };
-        let everybody = section(None, &policy.default);
+        let default = section(None, &policy.default);
         let agents: Vec<_> = policy.agents.iter().map(|(agent, written)| section(Some(agent), written)).collect();
         let by_name = policy.agents.keys().cloned().zip(1..).collect();
         let index = PatternIndex::new((0..).zip(lists.lists.iter().map(|list| list.patterns.as_slice())));
-        Self { identity, policy, profiles, everybody, agents, by_name, lists: lists.lists, index }
+        Self { identity, policy, profiles, default, agents, by_name, lists: lists.lists, index }
     }
 
     /// The number of the section that a caller belongs to.
@@ -160,12 +160,12 @@ impl Rules {
 
     /// The section of this number; 0 is that of callers without one.
     pub(crate) fn section(&self, number: usize) -> &AgentRules {
-        number.checked_sub(1).and_then(|number| self.agents.get(number)).unwrap_or(&self.everybody)
+        number.checked_sub(1).and_then(|number| self.agents.get(number)).unwrap_or(&self.default)
     }
 
     /// Every section, in the order of their numbers.
     pub(crate) fn sections(&self) -> impl Iterator<Item = &AgentRules> {
-        std::iter::once(&self.everybody).chain(&self.agents)
+        std::iter::once(&self.default).chain(&self.agents)
     }
 
     pub(crate) fn profile(&self, name: &str) -> Option<usize> {
@@ -202,7 +202,7 @@ impl AgentRules {
             denied: ToolList::None,
             rates: Arc::clone(&written.rates),
             recipients: Arc::clone(&written.recipients),
-            told: told(sets),
+            logged: unlogged(sets),
         };
         let bindings = written.bindings.iter().map(|binding| BindingRules {
             key: key(agent, &binding.channel, &binding.account),
@@ -211,7 +211,7 @@ impl AgentRules {
             denied: lists.denied(&binding.denied),
             rates: Arc::clone(binding.rates.as_ref().unwrap_or(&written.rates)),
             recipients: recipients(&written.recipients, binding.recipients.as_ref()),
-            told: told(sets),
+            logged: unlogged(sets),
         });
         let bindings = bindings.collect();
         Self {
@@ -233,23 +233,23 @@ impl AgentRules {
     }
 
     /// Rules under the binding of this number; 0 is without one.
-    pub(crate) fn cell(&self, number: usize) -> &BindingRules {
+    pub(crate) fn binding_rules(&self, number: usize) -> &BindingRules {
         number.checked_sub(1).and_then(|number| self.bindings.get(number)).unwrap_or(&self.whole)
     }
 
-    /// Number of cells.
-    pub(crate) fn cells(&self) -> usize {
+    /// Number of bindings, with the one for requests without a binding.
+    pub(crate) fn binding_count(&self) -> usize {
         1 + self.bindings.len()
     }
 
     /// The number of the binding that a request names, as `channel:account`.
     pub(crate) fn binding(&self, name: &str) -> Option<usize> {
-        self.bindings.iter().position(|cell| cell.binding == name).map(|position| position + 1)
+        self.bindings.iter().position(|rules| rules.binding == name).map(|position| position + 1)
     }
 
     /// Name of the agent, as an operator gives it.
     pub(crate) fn name(&self) -> &str {
-        self.agent.as_ref().map_or(EVERYBODY, AgentName::as_str)
+        self.agent.as_ref().map_or(DEFAULT_SECTION, AgentName::as_str)
     }
 }
 
@@ -257,20 +257,20 @@ impl BindingRules {
     /// Whether these counts of one of its sets are news.
     pub(crate) fn is_news(&self, set: usize, allowed: usize, denied: usize) -> bool {
         let counts = ((allowed as u64) << 32 | denied as u64 & 0xffff_ffff) + 1;
-        self.told.get(set).is_some_and(|told| told.swap(counts, Ordering::Relaxed) != counts)
+        self.logged.get(set).is_some_and(|logged| logged.swap(counts, Ordering::Relaxed) != counts)
     }
 }
 
-/// The lists of an agent with those of a binding in their place, channel by channel: a binding that says nothing of a
-/// channel opens nothing there.
+/// The lists of an agent, replaced by those of a binding, channel by channel: a binding without a list for a channel
+/// opens nothing there.
 fn recipients(agent: &Recipients, binding: Option<&Recipients>) -> Recipients {
     let Some(binding) = binding else { return Arc::clone(agent) };
     let lists = agent.iter().chain(binding.iter());
     Arc::new(lists.map(|(channel, list)| (Arc::clone(channel), list.clone())).collect())
 }
 
-/// One place for each profile, and one for a request that names none.
-fn told(profiles: usize) -> Vec<AtomicU64> {
+/// One count for each profile, and one for a request that names none.
+fn unlogged(profiles: usize) -> Vec<AtomicU64> {
     std::iter::repeat_with(AtomicU64::default).take(profiles + 1).collect()
 }
 

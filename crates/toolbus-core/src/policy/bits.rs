@@ -5,18 +5,18 @@
 pub(crate) struct Bits(Vec<u64>);
 
 /// Where a number is: its word, and its bit in that.
-const fn place(number: u32) -> (usize, u64) {
+const fn position(number: u32) -> (usize, u64) {
     ((number / u64::BITS) as usize, 1 << (number % u64::BITS))
 }
 
 impl Bits {
     pub(crate) fn contains(&self, number: u32) -> bool {
-        let (word, bit) = place(number);
+        let (word, bit) = position(number);
         self.0.get(word).is_some_and(|found| found & bit != 0)
     }
 
     pub(crate) fn insert(&mut self, number: u32) {
-        let (word, bit) = place(number);
+        let (word, bit) = position(number);
         if word >= self.0.len() {
             self.0.resize(word + 1, 0);
         }

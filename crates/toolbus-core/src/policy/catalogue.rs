@@ -8,7 +8,7 @@ use parking_lot::Mutex;
 use serde_json::{Map, Value};
 use toolbus_protocol::{gemini_name, llm_name};
 
-use super::agent_rules::{EVERYBODY, Rules, ToolList};
+use super::agent_rules::{DEFAULT_SECTION, Rules, ToolList};
 use super::bits::Bits;
 use super::index::ListId;
 use super::profile::ProfileRole;
@@ -18,7 +18,7 @@ use crate::quarantine::{DefinitionCheck, Quarantine};
 use crate::registry::{Clash, Registry, Snapshot};
 use crate::tool::{Tool, ToolDescriptor, digest_of};
 
-/// Everything that can be asked about who may use what. Immutable: a change makes another.
+/// The tools and the rules, arranged for look-ups. Immutable: a change makes another.
 pub struct Catalogue {
     pub(super) rules: Arc<Rules>,
     pub(super) switches: Arc<Switches>,
@@ -45,7 +45,7 @@ pub struct Catalogue {
     /// Quarantined tools, by number and with the reasons.
     pub(super) withheld: Bits,
     pub(super) quarantine: Quarantine,
-    /// The sets that were asked for, by section, cell and profile.
+    /// The sets that were used, by section, binding and profile.
     built: Vec<Vec<Vec<OnceLock<Arc<SetData>>>>>,
 }
 
@@ -92,7 +92,8 @@ pub(super) struct CatalogueTool {
 }
 
 impl Catalogue {
-    /// Makes the catalogue that follows on `previous`: under the same rules, only tools that came or went cost anything.
+    /// Makes the catalogue that follows on `previous`: under the same rules, only tools that came or went cost
+    /// anything.
     pub(super) fn new(
         rules: Arc<Rules>,
         switches: Arc<Switches>,
@@ -108,7 +109,7 @@ impl Catalogue {
         next.absent.clone_from(snapshot.absent());
         let mut free: Vec<u32> = (0..).zip(&next.tools).filter(|(_, tool)| tool.is_none()).map(|(n, _)| n).collect();
         let is_new = |tool: &&Tool| !next.by_name.contains_key(&tool.descriptor.name);
-        let is_newly_shadowed = |tool: &&Tool| !next.shadowed.contains_key(&place_of(&tool.descriptor));
+        let is_newly_shadowed = |tool: &&Tool| !next.shadowed.contains_key(&key_of(&tool.descriptor));
         let mut added: Vec<(&Tool, bool)> = snapshot.tools().filter(is_new).map(|tool| (tool, false)).collect();
         added.extend(snapshot.shadowed().filter(is_newly_shadowed).map(|tool| (tool, true)));
         added.sort_by(|(a, _), (b, _)| {
@@ -223,15 +224,15 @@ impl Catalogue {
         let fingerprint = tool.fingerprint();
         let key = if is_shadowed { digest_of(&[name, &descriptor.source]) } else { digest_of(&[name]) };
         let entry = CatalogueTool { tool: tool.clone(), key, fingerprint, channels, is_shadowed };
-        if let Some(place) = self.tools.get_mut(number as usize) {
-            *place = Some(entry);
+        if let Some(slot) = self.tools.get_mut(number as usize) {
+            *slot = Some(entry);
         }
         if let Some(server) = &descriptor.server {
             let of_server = self.by_server.entry(server.to_lowercase().into()).or_default();
             of_server.insert(Arc::clone(descriptor.bare_name()), number);
         }
         if is_shadowed {
-            self.shadowed.insert(place_of(descriptor), number);
+            self.shadowed.insert(key_of(descriptor), number);
             return;
         }
         self.by_name.insert(Arc::clone(name), number);
@@ -252,7 +253,7 @@ impl Catalogue {
 
     /// Whether an operator has switched off this caller, by its name or with its class.
     pub(super) fn has_switched_off(&self, caller: &Caller) -> bool {
-        let name = caller.agent.as_ref().map_or(EVERYBODY, AgentName::as_str);
+        let name = caller.agent.as_ref().map_or(DEFAULT_SECTION, AgentName::as_str);
         let class = self.rules.section(self.rules.section_of(caller)).name();
         [name, class].iter().any(|name| self.switches.has_agent(name))
     }
@@ -262,7 +263,8 @@ impl Catalogue {
         [self.by_name.get(name), self.by_llm_name.get(name)].into_iter().flatten().copied()
     }
 
-    /// Number of the tool of this name that this MCP server has. The case of letters in the server's name does not matter.
+    /// Number of the tool of this name that this MCP server has. The case of letters in the server's name does not
+    /// matter.
     pub(super) fn number_at(&self, server: &str, tool: &str) -> Option<u32> {
         self.by_server.get(server.to_lowercase().as_str())?.get(tool).copied()
     }
@@ -343,20 +345,21 @@ impl Catalogue {
         tools
     }
 
-    /// The set of one section under one binding and one profile, made when it is first asked for. `profile` is the one
-    /// that the request names.
-    pub(super) fn set(&self, section: usize, cell: usize, profile: Option<usize>) -> Option<Arc<SetData>> {
-        let place = profile.map_or(0, |profile| profile + 1);
-        let built = self.built.get(section)?.get(cell)?.get(place)?;
+    /// The set of one section under one binding and one profile, made on first use. `profile` is the one that the
+    /// request names, if any.
+    pub(super) fn set(&self, section: usize, binding: usize, profile: Option<usize>) -> Option<Arc<SetData>> {
+        let slot = profile.map_or(0, |profile| profile + 1);
+        let built = self.built.get(section)?.get(binding)?.get(slot)?;
         Some(Arc::clone(built.get_or_init(|| {
-            let bits = self.bits(section, cell, profile);
+            let bits = self.bits(section, binding, profile);
             let allowed = bits.count();
             let denied = (self.len() + self.shadowed.len()).saturating_sub(allowed);
             let (rules, data) = (&self.rules, SetData::new(bits, self.tools.len()));
             let section = rules.section(section);
-            if section.cell(cell).is_news(place, allowed, denied) {
+            if section.binding_rules(binding).is_news(slot, allowed, denied) {
                 let named = |number: usize| rules.profiles.get(number).map(|profile| profile.name());
-                let binding = Some(section.cell(cell).binding.as_str()).filter(|binding| !binding.is_empty());
+                let binding =
+                    Some(section.binding_rules(binding).binding.as_str()).filter(|binding| !binding.is_empty());
                 tracing::info!(
                     agent = section.name(),
                     binding,
@@ -372,18 +375,18 @@ impl Catalogue {
     }
 
     /// Sets only shrink from line to line.
-    pub(super) fn bits(&self, section: usize, cell: usize, profile: Option<usize>) -> Bits {
+    pub(super) fn bits(&self, section: usize, binding: usize, profile: Option<usize>) -> Bits {
         let section = self.rules.section(section);
         if section.is_denied {
             return Bits::default();
         }
-        let cell = section.cell(cell);
+        let binding = section.binding_rules(binding);
         let mut bits = self.plain.clone();
         section.toolsets.iter().filter_map(|set| self.sets.get(set)).for_each(|set| bits.add(set));
         self.narrow(&mut bits, section.tools);
         self.take(&mut bits, section.denied);
-        self.narrow(&mut bits, cell.tools);
-        self.take(&mut bits, cell.denied);
+        self.narrow(&mut bits, binding.tools);
+        self.take(&mut bits, binding.denied);
         let profiles = [section.profile.or(self.rules.profile("main")), profile];
         for profile in profiles.into_iter().flatten().filter_map(|number| self.profiles.get(number)) {
             bits.keep(profile);
@@ -436,7 +439,7 @@ impl Catalogue {
 }
 
 impl CatalogueTool {
-    /// Whether the registry still has it, as far as the policy can tell.
+    /// Whether the registry still has it, as far as the policy depends on it.
     fn is_same(&self, snapshot: &Snapshot) -> bool {
         let old = &self.tool.descriptor;
         let now = snapshot.find(&old.source, &old.name);
@@ -447,12 +450,12 @@ impl CatalogueTool {
     }
 }
 
-fn place_of(descriptor: &ToolDescriptor) -> (Arc<str>, Arc<str>) {
+fn key_of(descriptor: &ToolDescriptor) -> (Arc<str>, Arc<str>) {
     (Arc::clone(&descriptor.source), Arc::clone(&descriptor.name))
 }
 
-/// One place for every set that can be asked for: a number that the configuration decides.
+/// One slot for every set that a request can name: a number that the configuration decides.
 fn unbuilt(rules: &Rules) -> Vec<Vec<Vec<OnceLock<Arc<SetData>>>>> {
-    let place = || std::iter::repeat_with(OnceLock::new).take(rules.profiles.len() + 1).collect();
-    rules.sections().map(|section| (0..section.cells()).map(|_| place()).collect()).collect()
+    let row = || std::iter::repeat_with(OnceLock::new).take(rules.profiles.len() + 1).collect();
+    rules.sections().map(|section| (0..section.binding_count()).map(|_| row()).collect()).collect()
 }

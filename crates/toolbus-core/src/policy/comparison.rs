@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use super::agent_rules::{EVERYBODY, Rules};
+use super::agent_rules::{DEFAULT_SECTION, Rules};
 use super::bits::Bits;
 use super::catalogue::Catalogue;
 use super::rules::{Capacity, Policy};
@@ -31,7 +31,8 @@ pub struct CountedTools {
 }
 
 /// Returns the callers that would have other tools of `registry` by the policy `next` than by `present`, the agents by
-/// name and then those without a section, with at most `most` names of their tools. Switches and quarantine do not count.
+/// name and then those without a section, with at most `most` names of their tools. Switches and quarantine do not
+/// count.
 #[must_use]
 pub fn access_changes(registry: &Registry, present: Policy, next: Policy, most: usize) -> Vec<AccessChange> {
     let snapshot = registry.snapshot();
@@ -59,7 +60,7 @@ pub fn access_changes(registry: &Registry, present: Policy, next: Policy, most: 
     let changes = callers.map(|caller| {
         let [has, would_have] = [&present, &next].map(|all| all.bits(all.rules.section_of(&caller), 0, None));
         AccessChange {
-            agent: caller.agent.map_or(EVERYBODY.to_owned(), |agent| agent.to_string()),
+            agent: caller.agent.map_or(DEFAULT_SECTION.to_owned(), |agent| agent.to_string()),
             gains: counted(&would_have, &has),
             loses: counted(&has, &would_have),
         }

@@ -25,7 +25,7 @@ use crate::tool::{Tool, ToolDescriptor};
 pub struct EffectiveTools {
     pub(super) catalogue: Arc<Catalogue>,
     pub(super) section: usize,
-    pub(super) cell: usize,
+    pub(super) binding: usize,
     /// Number of the profile that the request names.
     pub(super) profile: Option<usize>,
     /// The tool sets that the session began with; absent without a session.
@@ -57,8 +57,8 @@ pub enum EmptyReason {
     NoTools,
 }
 
-/// Tells the tools of callers apart: equal only if two callers may use the same tools, with the same definitions. It keeps
-/// none of them in memory.
+/// Identity of the tools of a caller: equal only if two callers may use the same tools, with the same definitions. It
+/// keeps none of them in memory.
 #[derive(Clone)]
 pub struct ToolSetId {
     set: Weak<SetData>,
@@ -77,7 +77,7 @@ pub struct AllowedTool<'a> {
 /// Stand for listing and for hints where rates are counted by tool.
 const LISTING: u64 = 0;
 const HINTS: u64 = 1;
-const UNASKED: u16 = 0;
+const NOT_LOOKED_UP: u16 = 0;
 const NO_RATE: u16 = 1;
 const FIRST_RATE: u16 = 2;
 
@@ -87,25 +87,25 @@ impl EffectiveTools {
         let rules = &catalogue.rules;
         let number = rules.section_of(caller);
         let section = rules.section(number);
-        let cell = match caller.binding.as_deref().map(|name| section.binding(name)) {
+        let binding = match caller.binding.as_deref().map(|name| section.binding(name)) {
             None => Some(0),
             // The binding of the daemon that passes the call on, which has applied it, and listed the tools without it.
             Some(None) if caller.hops > 0 => Some(0),
-            Some(cell) => cell,
+            Some(binding) => binding,
         };
         let profile = caller.profile.as_deref().map_or(Some(None), |name| rules.profile(name).map(Some));
         let denied = |reason| (0, None, Grant::Denied(reason));
-        let (cell, profile, grant) = match (cell, profile) {
+        let (binding, profile, grant) = match (binding, profile) {
             _ if section.is_denied => denied(EmptyReason::UnknownAgent),
             _ if catalogue.has_switched_off(caller) => denied(EmptyReason::Disabled),
             (None, _) => denied(EmptyReason::UnknownBinding),
             (_, None) => denied(EmptyReason::UnknownProfile),
-            (Some(cell), Some(profile)) => match catalogue.set(number, cell, profile) {
-                Some(set) => (cell, profile, Grant::ToolSet(set)),
+            (Some(binding), Some(profile)) => match catalogue.set(number, binding, profile) {
+                Some(set) => (binding, profile, Grant::ToolSet(set)),
                 None => denied(EmptyReason::NoneLeft),
             },
         };
-        Self { catalogue, section: number, cell, profile, frozen: None, grant }
+        Self { catalogue, section: number, binding, profile, frozen: None, grant }
     }
 
     /// The tool of exactly this name, or else of the name that models use for it; only if the caller may use it.
@@ -115,15 +115,15 @@ impl EffectiveTools {
         self.catalogue.numbers_of(name).find_map(|number| self.allowed(set, number))
     }
 
-    /// The tool of this name that this MCP server has; only if the caller may use it. `tool` is the server's own name for
-    /// it, and the case of letters in the server's name does not matter.
+    /// The tool of this name that this MCP server has; only if the caller may use it. `tool` is the server's own name
+    /// for it, and the case of letters in the server's name does not matter.
     #[must_use]
     pub fn of_server(&self, server: &str, tool: &str) -> Option<AllowedTool<'_>> {
         self.allowed(self.set()?, self.catalogue.number_at(server, tool)?)
     }
 
-    /// The tool of this published name that some MCP server has, by itself or as part of a tool set; only if the caller may
-    /// use it. Where a tool of no server has the name, that of the server which comes first.
+    /// The tool of this published name that some MCP server has, by itself or as part of a tool set; only if the caller
+    /// may use it. Where a tool of no server has the name, that of the server which comes first.
     #[must_use]
     pub fn of_any_server(&self, tool: &str) -> Option<AllowedTool<'_>> {
         let named = self.get(tool).filter(|allowed| allowed.tool.descriptor.server.is_some());
@@ -137,7 +137,8 @@ impl EffectiveTools {
         named.or_else(|| others.find(is_hidden_by_none))
     }
 
-    /// Every tool of an MCP server that the caller may use, also those that other tools hide; sorted by server and name.
+    /// Every tool of an MCP server that the caller may use, also those that other tools hide; sorted by server and
+    /// name.
     #[must_use]
     pub fn of_servers(&self) -> Vec<AllowedTool<'_>> {
         let Some(set) = self.set() else { return Vec::new() };
@@ -216,8 +217,8 @@ impl EffectiveTools {
         number.and_then(|number| rules.profiles.get(number)).map_or("main", |profile| profile.name())
     }
 
-    /// The caller, with the profile of its section: what a daemon to which the call is passed on must know. Of a section's
-    /// profile and the request's, the section's counts there.
+    /// The caller, with the profile of its section: what a daemon to which the call is passed on must know. Of a
+    /// section's profile and the request's, the section's counts there.
     #[must_use]
     pub(crate) fn with_own_profile(&self, caller: &Arc<Caller>) -> Arc<Caller> {
         let own = self.rules().profile.and_then(|number| self.catalogue.rules.profiles.get(number));
@@ -253,19 +254,19 @@ impl EffectiveTools {
     /// Rate at which the caller may call this tool, if that is limited.
     #[must_use]
     pub(crate) fn rate(&self, allowed: AllowedTool<'_>) -> Option<&RateRule> {
-        let rates = &self.cell().rates;
+        let rates = &self.binding_rules().rates;
         if rates.is_empty() {
             return None;
         }
         let set = self.set()?;
         let known = set.rates.get_or_init(|| std::iter::repeat_with(AtomicU16::default).take(set.capacity).collect());
-        let place = known.get(allowed.number as usize)?;
-        let number = match place.load(Ordering::Relaxed) {
-            UNASKED => {
+        let known_rate = known.get(allowed.number as usize)?;
+        let number = match known_rate.load(Ordering::Relaxed) {
+            NOT_LOOKED_UP => {
                 let tool = &allowed.tool.descriptor;
                 let found =
                     rates.rule_of_either(&tool.name, tool.bare_name()).map_or(NO_RATE, |rule| rule + FIRST_RATE);
-                place.store(found, Ordering::Relaxed);
+                known_rate.store(found, Ordering::Relaxed);
                 found
             }
             known => known,
@@ -273,19 +274,19 @@ impl EffectiveTools {
         rates.rule(number.checked_sub(FIRST_RATE)?)
     }
 
-    /// Rate at which the caller may list its tools, or ask for hints, if a rule names the topic. Patterns are of tools:
+    /// Rate at which the caller may list its tools, or request hints, if a rule names the topic. Patterns are of tools:
     /// a limit for all of them must not leave an agent without its list.
     pub(crate) fn topic_rate(&self, topic: &str) -> Option<&RateRule> {
-        let rates = &self.cell().rates;
+        let rates = &self.binding_rules().rates;
         rates.rule(rates.rule_of(topic)?).filter(|rule| rule.pattern().is_exact())
     }
 
-    /// Key that tells this caller's requests on a topic from all others, and from calls.
+    /// Key of this caller's requests on a topic, distinct from all others and from calls.
     pub(crate) fn topic_rate_key(&self, topic: &str) -> (u64, u64) {
-        (self.cell().key, if topic == topic::TOOL_HINTS { HINTS } else { LISTING })
+        (self.binding_rules().key, if topic == topic::TOOL_HINTS { HINTS } else { LISTING })
     }
 
-    /// Key that tells these tools from others; `None` if the caller is denied everything.
+    /// Identity of these tools; `None` if the caller is denied everything.
     #[must_use]
     pub fn id(&self) -> Option<ToolSetId> {
         match &self.grant {
@@ -301,26 +302,26 @@ impl EffectiveTools {
 
     /// Whether the caller has no section of its own.
     #[must_use]
-    pub fn is_everybody(&self) -> bool {
+    pub fn has_no_section(&self) -> bool {
         self.rules().agent.is_none()
     }
 
-    /// Key that tells this caller's calls of this tool from all others, for as long as the agent and the tool keep
+    /// Key of this caller's calls of this tool, distinct from all others, for as long as the agent and the tool keep
     /// their names.
     pub(crate) fn rate_key(&self, allowed: AllowedTool<'_>) -> (u64, u64) {
-        (self.cell().key, allowed.entry.key)
+        (self.binding_rules().key, allowed.entry.key)
     }
 
-    /// The channels on which this tool addresses people, and whom the caller may address there; channels on which it may
-    /// address every agent are left out.
+    /// The channels on which this tool addresses people, and the recipients that the caller may address there; channels
+    /// on which it may address every agent are left out.
     pub(crate) fn recipients(&self, allowed: AllowedTool<'_>) -> impl Iterator<Item = (&Outbound, &AllowedRecipients)> {
-        let cell = self.cell();
+        let binding = self.binding_rules();
         let outbound = &self.catalogue.rules.policy.outbound;
         allowed
             .entry
             .channels
             .iter()
-            .filter_map(move |channel| Some((&**outbound.get(channel)?, cell.recipients.get(channel)?)))
+            .filter_map(move |channel| Some((&**outbound.get(channel)?, binding.recipients.get(channel)?)))
     }
 
     /// Counts the calls of the caller's agent.
@@ -376,8 +377,8 @@ impl EffectiveTools {
         self.fingerprint() == other.fingerprint() && self.rules().arguments == other.rules().arguments
     }
 
-    /// A number for all tools that are listed, outside of any session: the sum of the definitions' own, so that equal sets have
-    /// equal ones, in whatever order.
+    /// A number for all tools that are listed, outside of any session: the sum of the definitions' own, so that equal
+    /// sets have equal ones, in whatever order.
     #[must_use]
     pub fn fingerprint(&self) -> u64 {
         let sum = |set: &SetData| {
@@ -402,11 +403,11 @@ impl EffectiveTools {
         hasher.finish()
     }
 
-    /// Whether the caller could use some tool of this source, as part of the tool set `set` or by itself, if it had one of
-    /// a fitting name. Where the rules depend on names, this says yes rather than no.
+    /// Whether the caller could use some tool of this source, as part of the tool set `set` or by itself, if it had one
+    /// of a fitting name. Where the rules depend on names, rather true than false.
     #[must_use]
     pub fn could_have(&self, source: &Arc<str>, set: Option<&Arc<str>>) -> bool {
-        let (section, cell, catalogue) = (self.rules(), self.cell(), &self.catalogue);
+        let (section, binding, catalogue) = (self.rules(), self.binding_rules(), &self.catalogue);
         if matches!(self.grant, Grant::Denied(_)) || catalogue.switches.has_source(source) {
             return false;
         }
@@ -425,8 +426,8 @@ impl EffectiveTools {
             ToolList::Only(_) => patterns(list).is_some_and(|all| all.iter().any(|pattern| some(pattern, &beginning))),
         };
         let denies = |list| patterns(list).is_some_and(|all| all.iter().any(|pattern| every(pattern, &beginning)));
-        [section.tools, cell.tools].into_iter().all(allows)
-            && ![section.denied, cell.denied].into_iter().any(denies)
+        [section.tools, binding.tools].into_iter().all(allows)
+            && ![section.denied, binding.denied].into_iter().any(denies)
             && self.profiles().all(|profile| profile.could_allow(source))
     }
 
@@ -441,8 +442,8 @@ impl EffectiveTools {
         self.catalogue.rules.section(self.section)
     }
 
-    pub(super) fn cell(&self) -> &BindingRules {
-        self.rules().cell(self.cell)
+    pub(super) fn binding_rules(&self) -> &BindingRules {
+        self.rules().binding_rules(self.binding)
     }
 
     /// Tools that are called by their names, without shadowed ones.

@@ -13,7 +13,7 @@ use crate::tool::ToolDescriptor;
 /// Explanation of a caller's access to one tool.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Explanation {
-    /// The tool's published name, or the name that was asked for.
+    /// The tool's published name, or the requested name.
     pub tool: Arc<str>,
     /// Whether the caller may use it.
     pub is_in: bool,
@@ -89,7 +89,8 @@ impl EffectiveTools {
         self.catalogue.shadowed_at(name).into_iter().cloned().collect()
     }
 
-    /// Why the caller may use each of the tools that there are, or may not, and each name whose owner is away; sorted by name.
+    /// Why the caller may use each of the tools that there are, or may not, and each name whose owner is away; sorted
+    /// by name.
     #[must_use]
     pub fn explain_all(&self) -> Vec<Explanation> {
         let mut all: Vec<_> = self.catalogue.tools().iter().map(|descriptor| self.explanation(descriptor)).collect();
@@ -111,7 +112,7 @@ impl EffectiveTools {
         if let Grant::Denied(reason) = &self.grant {
             return Some(Because::Empty(*reason));
         }
-        let (section, cell) = (self.rules(), self.cell());
+        let (section, binding) = (self.rules(), self.binding_rules());
         if let Some(switch) = self.catalogue.switches.of_tool(tool) {
             return Some(Because::Disabled(switch));
         }
@@ -141,10 +142,10 @@ impl EffectiveTools {
         if lacks(section.tools) {
             return Some(Because::NotListed);
         }
-        if let Some(pattern) = matching(cell.denied) {
+        if let Some(pattern) = matching(binding.denied) {
             return Some(Because::DeniedInBinding(pattern.clone()));
         }
-        if lacks(cell.tools) {
+        if lacks(binding.tools) {
             return Some(Because::NotInBinding);
         }
         self.profiles().find_map(|profile| {
@@ -159,7 +160,7 @@ impl EffectiveTools {
     }
 
     fn permission(&self, tool: &ToolDescriptor) -> Because {
-        let lists = [self.cell().tools, self.rules().tools];
+        let lists = [self.binding_rules().tools, self.rules().tools];
         let pattern = lists.into_iter().find_map(|list| self.catalogue.rules.matching(list, tool));
         pattern.map_or(Because::Unrestricted, |pattern| Because::Allowed(pattern.clone()))
     }

@@ -90,7 +90,7 @@ impl PolicyHandle {
         Some(caller)
     }
 
-    /// The sender of a message that is heard and not answered, whichever agents this daemon serves.
+    /// The sender of a message that has no reply, whichever agents this daemon serves.
     #[must_use]
     pub fn sender(&self, user_id: Option<&str>, envelope: &Envelope) -> Caller {
         let current = self.current();
@@ -111,7 +111,7 @@ impl PolicyHandle {
         caller
     }
 
-    /// An agent, as the caller of what it has asked for before.
+    /// An agent, as the caller of its earlier requests.
     #[must_use]
     pub fn agent(&self, agent: AgentName) -> Caller {
         let current = self.current();
@@ -164,8 +164,8 @@ impl PolicyHandle {
         self.current().rules.policy.unknown_callers()
     }
 
-    /// Notes that a session has begun, so that tool sets which are bound later wait for the next one. Callers without any
-    /// tool begin none.
+    /// Notes that a session has begun, so that tool sets which are bound later wait for the next one. Callers without
+    /// any tool begin none.
     pub(crate) fn begin_session(&self, caller: &Caller, effective: &mut EffectiveTools) {
         let Some(session) = &caller.session else { return };
         if effective.frozen.is_none() && effective.set().is_some() {

@@ -75,7 +75,7 @@ impl Profile {
             .denying_names(["mcp_register_server", "mcp_unregister_server"])
     }
 
-    /// Profile of an agent that puts the answers of others together: it asks no further ones.
+    /// Profile of an agent that puts the replies of others together: it calls no further ones.
     #[must_use]
     pub fn a2a_synthesis() -> Self {
         Self::main().named("a2a-synthesis").denying_source("a2a")

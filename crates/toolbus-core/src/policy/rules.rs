@@ -1,4 +1,4 @@
-//! The policy as it was written: who may use what, before it meets the tools that there are.
+//! The policy as it was written: which agents may use which tools, before it is applied to the registered tools.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -27,7 +27,7 @@ pub struct Policy {
     pub agents: BTreeMap<AgentName, AgentPolicy>,
     /// Rules for all other callers, which are one class.
     pub default: AgentPolicy,
-    /// Whether all others have no tools at all, whatever [`Self::default`] says.
+    /// Whether all others have no tools at all, whatever [`Self::default`] allows.
     pub deny_unknown: bool,
     /// Prefix of every tool set, by the set's name.
     pub toolsets: BTreeMap<Arc<str>, Arc<str>>,

@@ -28,23 +28,25 @@ impl PolicySummary {
     /// Rules for the agent of the caller whose tools these are.
     #[must_use]
     pub fn of(effective: &EffectiveTools) -> Self {
-        let (rules, section, cell) = (&effective.catalogue.rules, effective.rules(), effective.cell());
+        let (rules, section, binding) = (&effective.catalogue.rules, effective.rules(), effective.binding_rules());
         let profile = section.profile.and_then(|number| rules.profiles.get(number));
-        let listed = |channel| cell.recipients.get(channel).map(crate::gates::recipients::AllowedRecipients::count);
+        let listed = |channel| binding.recipients.get(channel).map(crate::gates::recipients::AllowedRecipients::count);
         let channels = rules.policy.outbound.keys();
         Self {
             profile: profile.map(|profile| profile.name().to_owned()),
             toolsets: section.toolsets.iter().map(ToString::to_string).collect(),
             max_in_flight: section.limits.max_in_flight,
             max_queued: section.limits.max_queued,
-            rates: cell.rates.rules().iter().map(|rule| (rule.pattern().clone(), rule.rate().to_string())).collect(),
+            rates: binding.rates.rules().iter().map(|rule| (rule.pattern().clone(), rule.rate().to_string())).collect(),
             recipients: channels.map(|channel| (channel.to_string(), listed(channel))).collect(),
             arguments: section
                 .arguments
                 .iter()
                 .map(|(pattern, arguments)| (pattern.clone(), arguments.keys().cloned().collect()))
                 .collect(),
-            bindings: (1..section.cells()).map(|number| section.cell(number).binding.clone()).collect(),
+            bindings: (1..section.binding_count())
+                .map(|number| section.binding_rules(number).binding.clone())
+                .collect(),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Which of the forms with one beginning stands in a place: secrets of one kind, such as JSON Web Tokens, share theirs.
+//! Search among the forms with one beginning: secrets of one kind, such as JSON Web Tokens, share theirs.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -37,7 +37,7 @@ impl Candidates {
     }
 
     /// Where the longest form stands at the beginning of `rest`, with the edges that hold bits of it.
-    pub(super) fn place(&self, before: &[u8], rest: &[u8]) -> Option<Range<usize>> {
+    pub(super) fn range(&self, before: &[u8], rest: &[u8]) -> Option<Range<usize>> {
         let (form, length) = self.longest(rest)?;
         let Edges { before: has_left, after: has_right } = form.edges;
         let is_complete = length == form.text.len();
@@ -48,13 +48,13 @@ impl Candidates {
 
     /// The form of which most stands at the beginning of `rest`, and how much: all of it, or enough.
     fn longest(&self, rest: &[u8]) -> Option<(&Form, usize)> {
-        let place = self.0.partition_point(|form| *form.text <= *rest);
+        let position = self.0.partition_point(|form| *form.text <= *rest);
         let neighbour = |index: Option<usize>| {
             let form = self.0.get(index?)?;
             Some((form, form.shared(rest)))
         };
         // No other form shares more with `rest` than its neighbours.
-        let [before, behind] = [place.checked_sub(1), Some(place)].map(neighbour);
+        let [before, behind] = [position.checked_sub(1), Some(position)].map(neighbour);
         let long = [behind, before].into_iter().flatten().filter(|(_, shared)| *shared >= ENOUGH);
         if let Some(longest) = long.max_by_key(|(_, shared)| *shared) {
             return Some(longest);

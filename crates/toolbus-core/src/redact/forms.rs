@@ -18,8 +18,8 @@ pub(super) struct Edges {
     pub(super) after: bool,
 }
 
-/// Every form of a secret, as it is and as encodings write it, each once; without those that a [view](super::views) of the
-/// text has.
+/// Every form of a secret, as it is and as encodings write it, each once; without those that a [view](super::views) of
+/// the text has.
 pub(super) fn forms(secret: &str) -> BTreeMap<String, Edges> {
     let mut forms = BTreeMap::new();
     let mut add = |form: String, edges: Edges| {

@@ -4,20 +4,20 @@ use serde_json::{Map, Value};
 
 use super::matcher::Matcher;
 
-/// Removes secrets from every string of a value, the names of members included.
+/// Removes secrets from every string of a value, the names of fields included.
 pub(super) fn clean(matcher: &Matcher, value: &mut Value) {
     match value {
         Value::String(text) => drop(matcher.clean(text)),
         Value::Array(elements) => elements.iter_mut().for_each(|element| clean(matcher, element)),
-        Value::Object(members) => {
-            if members.keys().any(|name| matcher.finds(name.as_bytes())) {
-                let renamed = |(mut name, member): (String, Value)| {
+        Value::Object(fields) => {
+            if fields.keys().any(|name| matcher.finds(name.as_bytes())) {
+                let renamed = |(mut name, value): (String, Value)| {
                     matcher.clean(&mut name);
-                    (name, member)
+                    (name, value)
                 };
-                *members = std::mem::take(members).into_iter().map(renamed).collect::<Map<_, _>>();
+                *fields = std::mem::take(fields).into_iter().map(renamed).collect::<Map<_, _>>();
             }
-            members.values_mut().for_each(|member| clean(matcher, member));
+            fields.values_mut().for_each(|value| clean(matcher, value));
         }
         Value::Null | Value::Bool(_) | Value::Number(_) => {}
     }

@@ -12,8 +12,8 @@ use super::{MIN_SECRET, REDACTED};
 
 /// Most beginnings for which the fast kind of automaton is built, which takes some kilobytes for each.
 const MAX_FAST: usize = 1_000;
-/// Forms that may overlap in one place before the search goes on behind them: forms that repeat themselves would make it
-/// slow.
+/// Forms that may overlap at one position before the search goes on behind them: forms that repeat themselves would
+/// make it slow.
 const MAX_OVERLAPS: usize = 64;
 /// JSON within strings of JSON that is looked into.
 const MAX_NESTED: usize = 3;
@@ -63,80 +63,82 @@ impl Matcher {
         self.beginning(text, text.len())
     }
 
-    /// The first `length` bytes of the text without secrets, of those that go on behind them, too; nothing when all of the
-    /// text has none.
+    /// The first `length` bytes of the text without secrets, of those that go on behind them, too; nothing when all of
+    /// the text has none.
     pub(super) fn beginning(&self, text: &[u8], length: usize) -> Option<Vec<u8>> {
-        let places = self.places(text);
-        if places.is_empty() {
+        let ranges = self.ranges(text);
+        if ranges.is_empty() {
             return None;
         }
         let (mut clean, mut done) = (Vec::with_capacity(length), 0);
-        for place in places.into_iter().take_while(|place| place.start < length) {
-            clean.extend_from_slice(text.get(done..place.start).unwrap_or_default());
+        for range in ranges.into_iter().take_while(|range| range.start < length) {
+            clean.extend_from_slice(text.get(done..range.start).unwrap_or_default());
             clean.extend_from_slice(REDACTED.as_bytes());
-            done = place.end;
+            done = range.end;
         }
         clean.extend_from_slice(text.get(done..length).unwrap_or_default());
         Some(clean)
     }
 
-    /// Where secrets stand, in the text as it is and as it was before it was encoded, in order and apart from each other.
-    fn places(&self, text: &[u8]) -> Vec<Range<usize>> {
-        self.places_within(text, &View::ALL, MAX_NESTED)
+    /// Where secrets stand, in the text as it is and as it was before it was encoded, in order and apart from each
+    /// other.
+    fn ranges(&self, text: &[u8]) -> Vec<Range<usize>> {
+        self.ranges_within(text, &View::ALL, MAX_NESTED)
     }
 
-    fn places_within(&self, text: &[u8], views: &[View], nested: usize) -> Vec<Range<usize>> {
-        let mut places = self.plain_places(text);
-        let in_text = places.len();
+    fn ranges_within(&self, text: &[u8], views: &[View], nested: usize) -> Vec<Range<usize>> {
+        let mut ranges = self.plain_ranges(text);
+        let in_text = ranges.len();
         for view in views {
             let Some((views, nested)) = view.within(views, nested) else { continue };
             if let Some(decoded) = view.decoded(text) {
-                places.extend(view.origins(text, self.places_within(&decoded, views, nested)));
+                ranges.extend(view.origins(text, self.ranges_within(&decoded, views, nested)));
             }
         }
-        if places.len() == in_text {
-            return places;
+        if ranges.len() == in_text {
+            return ranges;
         }
-        places.sort_by_key(|place| place.start);
-        let mut apart: Vec<Range<usize>> = Vec::with_capacity(places.len());
-        for place in places {
+        ranges.sort_by_key(|range| range.start);
+        let mut apart: Vec<Range<usize>> = Vec::with_capacity(ranges.len());
+        for range in ranges {
             match apart.last_mut() {
-                Some(last) if place.start < last.end => last.end = last.end.max(place.end),
-                _ => apart.push(place),
+                Some(last) if range.start < last.end => last.end = last.end.max(range.end),
+                _ => apart.push(range),
             }
         }
         apart
     }
 
     /// Where forms of secrets stand in the text as it is.
-    fn plain_places(&self, text: &[u8]) -> Vec<Range<usize>> {
-        let (mut places, mut next) = (Vec::new(), self.next(text, 0));
-        while let Some(mut place) = next {
-            next = self.widen(text, &mut place);
-            places.push(place);
+    fn plain_ranges(&self, text: &[u8]) -> Vec<Range<usize>> {
+        let (mut ranges, mut next) = (Vec::new(), self.next(text, 0));
+        while let Some(mut range) = next {
+            next = self.widen(text, &mut range);
+            ranges.push(range);
         }
-        places
+        ranges
     }
 
-    /// Removes secrets from a text in its place. True if there were any.
+    /// Removes secrets from a text in place. True if there were any.
     pub(super) fn clean(&self, text: &mut String) -> bool {
         let replaced = self.replaced(text.as_bytes());
         replaced.map(|bytes| *text = to_text(bytes)).is_some()
     }
 
-    /// Takes into `place` what overlaps it: the end of one secret may be the beginning of another. Gives the next place.
-    fn widen(&self, text: &[u8], place: &mut Range<usize>) -> Option<Range<usize>> {
-        let mut from = place.start + 1;
+    /// Extends `range` by those that overlap it: the end of one secret may be the beginning of another. Returns the
+    /// next range.
+    fn widen(&self, text: &[u8], range: &mut Range<usize>) -> Option<Range<usize>> {
+        let mut from = range.start + 1;
         for _ in 0..MAX_OVERLAPS {
             let next = self.next(text, from)?;
-            if next.start >= place.end {
+            if next.start >= range.end {
                 return Some(next);
             }
             from = next.start.max(from) + 1;
-            place.end = place.end.max(next.end);
+            range.end = range.end.max(next.end);
         }
-        let next = self.next(text, place.end)?;
-        Some(next.start.max(place.end)..next.end)
+        let next = self.next(text, range.end)?;
+        Some(next.start.max(range.end)..next.end)
     }
 
     /// Where the first secret stands that begins at `from` or later.
@@ -146,9 +148,9 @@ impl Matcher {
             let found = self.beginnings.find(input)?;
             let start = found.start();
             let (before, rest) = text.split_at_checked(start)?;
-            let place = self.forms.get(found.pattern().as_usize())?.place(before, rest);
-            if place.is_some() {
-                return place;
+            let range = self.forms.get(found.pattern().as_usize())?.range(before, rest);
+            if range.is_some() {
+                return range;
             }
             from = start + 1;
         }

@@ -39,7 +39,7 @@ fn a_secret_is_removed_as_it_is_and_as_encodings_write_it() {
         r#"tok-Zq7+Yw/3 Ä\\\"x\\\\"#,
         r#"tok-Zq7+Yw/3 \u00C4\"x\\"#,
         r#"tok-Zq7\u002BYw/3 \u00C4\u0022x\\"#,
-        // `urllib.parse.quote`, `encodeURI`, and whoever encodes everything.
+        // `urllib.parse.quote`, `encodeURI`, and encoders that escape every character.
         "tok-Zq7%2BYw/3%20%C3%84%22x%5C",
         "tok-Zq7+Yw/3%20%C3%84%22x%5C",
         "%74%6F%6b%2D%5A%71%37%2B%59%77%2F%33%20%C3%84%22%78%5C",
@@ -236,7 +236,7 @@ fn a_part_of_a_secret_changes_nothing() {
 }
 
 #[test]
-fn what_anybody_would_guess_is_not_removed() {
+fn short_and_well_known_values_are_not_redacted() {
     for word in ["", "guest", "1234567", "  short  "] {
         assert_eq!(obstacle(word), Some(Obstacle::TooShort), "{word}");
     }
@@ -397,7 +397,7 @@ fn a_token_is_removed_as_long_as_it_is_in_use_and_forgotten_last() {
 }
 
 #[test]
-fn of_secrets_that_come_and_go_the_oldest_are_forgotten() {
+fn the_oldest_outdated_secrets_are_forgotten() {
     let redactor = knowing(["configured-secret"]);
     let token = |number: usize| format!("token-{number:06}");
     redactor.configure((0..MAX_OUTDATED + 2).map(|number| Secret::new(token(number))));
@@ -441,7 +441,7 @@ fn many_secrets_are_all_removed() {
 }
 
 #[test]
-fn of_secrets_that_begin_alike_the_longest_is_removed() {
+fn the_longest_of_secrets_with_one_beginning_is_removed() {
     let mut secrets: Vec<String> = (0..300).map(|number| format!("eyJhbGci.{number}")).collect();
     secrets.extend([
         "eyJhbGci".to_owned(),
@@ -466,7 +466,7 @@ fn of_secrets_that_begin_alike_the_longest_is_removed() {
 }
 
 #[test]
-fn secrets_that_begin_alike_hold_nothing_up() {
+fn many_secrets_with_one_beginning_are_removed_quickly() {
     let token = |number: usize| format!("eyJhbGciOiJIUzI1NiJ9.{number:06}");
     let time = |secrets: usize| {
         let tokens: Vec<String> = (0..secrets).map(token).collect();
@@ -483,7 +483,7 @@ fn secrets_that_begin_alike_hold_nothing_up() {
 }
 
 #[test]
-fn a_secret_that_repeats_itself_holds_nothing_up() {
+fn a_repetitive_secret_is_removed_quickly() {
     let redactor = knowing([&*"ab".repeat(2_000)]);
     let text = "ab".repeat(200_000);
     let clean = redactor.text(&text);

@@ -27,9 +27,9 @@ pub(super) enum View {
     Lines,
 }
 
-/// A place where a text is encoded, and what stood there before.
+/// An encoded part of a text, and what stood there before.
 struct EncodedPart {
-    place: Range<usize>,
+    range: Range<usize>,
     plain: [u8; 4],
     length: usize,
 }
@@ -45,9 +45,9 @@ impl View {
         let mut token = self.next(text, 0)?;
         let (mut decoded, mut done) = (Vec::with_capacity(text.len()), 0);
         loop {
-            decoded.extend_from_slice(text.get(done..token.place.start)?);
+            decoded.extend_from_slice(text.get(done..token.range.start)?);
             decoded.extend_from_slice(token.plain.get(..token.length)?);
-            done = token.place.end;
+            done = token.range.end;
             match self.next(text, done) {
                 Some(next) => token = next,
                 None => break,
@@ -66,17 +66,17 @@ impl View {
         }
     }
 
-    /// Where places of the decoded text, in their order, stand in the text itself.
-    pub(super) fn origins(self, text: &[u8], places: Vec<Range<usize>>) -> Vec<Range<usize>> {
+    /// The ranges of the text itself that these of the decoded text come from, in order.
+    pub(super) fn origins(self, text: &[u8], ranges: Vec<Range<usize>>) -> Vec<Range<usize>> {
         let mut walk = Walk { view: self, text, origin: 0, decoded: 0, token: self.next(text, 0) };
-        let origin = |place: Range<usize>| {
-            let start = walk.origin(place.start).start;
-            start..walk.origin(place.end.saturating_sub(1)).end
+        let origin = |range: Range<usize>| {
+            let start = walk.origin(range.start).start;
+            start..walk.origin(range.end.saturating_sub(1)).end
         };
-        places.into_iter().map(origin).collect()
+        ranges.into_iter().map(origin).collect()
     }
 
-    /// The first encoded place at `from` or later.
+    /// The first encoded part at `from` or later.
     fn next(self, text: &[u8], mut from: usize) -> Option<EncodedPart> {
         loop {
             let rest = text.get(from..)?;
@@ -114,17 +114,17 @@ impl Walk<'_> {
     /// Where the byte `at` of the decoded text comes from; `at` never decreases.
     fn origin(&mut self, at: usize) -> Range<usize> {
         loop {
-            let as_it_is = self.token.as_ref().map_or(self.text.len(), |token| token.place.start) - self.origin;
+            let as_it_is = self.token.as_ref().map_or(self.text.len(), |token| token.range.start) - self.origin;
             if at < self.decoded + as_it_is {
                 let origin = self.origin + (at - self.decoded);
                 return origin..origin + 1;
             }
             let Some(token) = &self.token else { return self.text.len()..self.text.len() };
             if at < self.decoded + as_it_is + token.length {
-                return token.place.clone();
+                return token.range.clone();
             }
             self.decoded += as_it_is + token.length;
-            self.origin = token.place.end;
+            self.origin = token.range.end;
             self.token = self.view.next(self.text, self.origin);
         }
     }
@@ -154,7 +154,7 @@ fn escape(text: &[u8], start: usize) -> Option<EncodedPart> {
     };
     let mut plain = [0; 4];
     let written = character.encode_utf8(&mut plain).len();
-    Some(EncodedPart { place: start..start + length, plain, length: written })
+    Some(EncodedPart { range: start..start + length, plain, length: written })
 }
 
 /// The unit that an escape by number stands for.
@@ -167,7 +167,7 @@ fn utf16_unit(text: &[u8], start: usize) -> Option<u16> {
 fn percent(text: &[u8], start: usize) -> Option<EncodedPart> {
     let digit = |at: usize| char::from(*text.get(start + at)?).to_digit(16);
     let byte = u8::try_from(digit(1)? * 16 + digit(2)?).ok()?;
-    Some(EncodedPart { place: start..start + 3, plain: [byte, 0, 0, 0], length: 1 })
+    Some(EncodedPart { range: start..start + 3, plain: [byte, 0, 0, 0], length: 1 })
 }
 
 /// `&amp;`, `&#39;`, `&#x2F;`.
@@ -177,7 +177,7 @@ fn entity(text: &[u8], start: usize) -> Option<EncodedPart> {
     let character = named(std::str::from_utf8(name.get(..length)?).ok()?)?;
     let mut plain = [0; 4];
     let written = character.encode_utf8(&mut plain).len();
-    Some(EncodedPart { place: start..start + length + 2, plain, length: written })
+    Some(EncodedPart { range: start..start + length + 2, plain, length: written })
 }
 
 /// The character of an entity: those that have to be escaped have names, and any has a number.
@@ -206,6 +206,6 @@ fn line_end(text: &[u8], start: usize) -> Option<EncodedPart> {
     let is_line = before.len() >= MIN_LINE && before.iter().rev().take(MIN_LINE).all(is_digit);
     let end = LINE_ENDS.into_iter().find(|end| rest.starts_with(end)).filter(|_| is_line)?.len();
     let indent = rest.iter().skip(end).take_while(|byte| matches!(byte, b' ' | b'\t')).count();
-    let place = before.len()..start + end + indent;
-    is_digit(text.get(place.end)?).then_some(EncodedPart { place, plain: [0; 4], length: 0 })
+    let range = before.len()..start + end + indent;
+    is_digit(text.get(range.end)?).then_some(EncodedPart { range, plain: [0; 4], length: 0 })
 }

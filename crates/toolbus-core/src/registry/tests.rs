@@ -57,7 +57,7 @@ fn tools_are_listed_by_name() {
 }
 
 #[test]
-fn a_name_that_is_taken_is_refused_and_says_by_whom() {
+fn a_taken_name_is_refused_with_its_owner() {
     let registry = Registry::new();
     registry.register(tool("a", "first")).unwrap();
     let error = registry.register(tool("a", "second")).unwrap_err();
@@ -136,7 +136,7 @@ fn a_snapshot_stays_as_it_was_taken() {
 }
 
 #[tokio::test]
-async fn every_change_is_told_and_nothing_else() {
+async fn every_change_is_announced_and_nothing_else() {
     let registry = Registry::new();
     let mut changes = registry.changes();
     registry.register(tool("a", "s")).unwrap();
@@ -211,7 +211,7 @@ fn clash(name: &str, kept: &str, shadowed: &str) -> Clash {
 }
 
 #[test]
-fn of_sources_that_clash_the_first_by_name_has_the_tool_whichever_came_first() {
+fn the_first_clashing_source_by_name_has_the_tool_in_any_order() {
     for order in [["alpha", "beta"], ["beta", "alpha"]] {
         let registry = Registry::new();
         let mut clashes = Vec::new();
@@ -257,7 +257,7 @@ impl DefinitionCheck for Claims {
         let pinned = self.pinned.lock();
         pinned
             .iter()
-            .filter_map(|place| place.split_once('/'))
+            .filter_map(|entry| entry.split_once('/'))
             .map(|(source, name)| (name.into(), source.into()))
             .collect()
     }
@@ -306,7 +306,7 @@ fn a_source_that_is_started_again_finds_its_names_and_one_that_is_forgotten_does
 }
 
 #[test]
-fn a_source_of_a_caller_has_no_name_waiting_for_it_that_one_of_the_configuration_lists() {
+fn no_name_is_kept_for_a_callers_source_if_a_configured_source_has_it() {
     let registry = Registry::new();
     registry.keep_names();
     let publish_registered = |tools| registry.publish(Rank::Registered, &"aaa".into(), tools).unwrap();
@@ -317,7 +317,7 @@ fn a_source_of_a_caller_has_no_name_waiting_for_it_that_one_of_the_configuration
 }
 
 #[test]
-fn a_tool_that_is_removed_from_the_configuration_keeps_its_name_from_nobody() {
+fn the_name_of_a_tool_removed_from_the_configuration_is_free() {
     let registry = Registry::new();
     registry.keep_names();
     registry.register(tool("read", "rest")).unwrap();
@@ -327,7 +327,7 @@ fn a_tool_that_is_removed_from_the_configuration_keeps_its_name_from_nobody() {
 }
 
 #[test]
-fn a_pinned_name_is_its_sources_whoever_comes_first() {
+fn a_pinned_name_belongs_to_its_source_in_any_order() {
     for order in [["aaa", "zzz"], ["zzz", "aaa"]] {
         let (registry, _) =
             claiming(&["zzz/read"], &[("aaa", "2026-01-01T00:00:00Z"), ("zzz", "2026-01-02T00:00:00Z")]);
@@ -345,7 +345,7 @@ fn a_pinned_name_waits_for_its_source_and_is_free_once_it_is_not_pinned() {
     assert_eq!(publish(&registry, "aaa", &["read", "list"]), [clash("read", "zzz", "aaa")]);
     assert_eq!(names(&registry), ["list"]);
     publish(&registry, "zzz", &["other"]);
-    assert_eq!(source_of(&registry, "read"), None, "its source lists it no more, and nobody has approved that");
+    assert_eq!(source_of(&registry, "read"), None, "its source lists it no more, and the change is not approved");
     claims.pinned.lock().clear();
     assert_eq!(registry.vetted().get("read").map(|tool| tool.descriptor.source.to_string()).as_deref(), Some("aaa"));
     let changes = *registry.changes().borrow();
@@ -366,7 +366,7 @@ fn no_tool_takes_the_name_that_models_use_for_another() {
 }
 
 #[test]
-fn of_sources_that_start_together_the_one_that_was_seen_first_has_the_name() {
+fn among_sources_that_start_together_the_one_seen_first_has_the_name() {
     for order in [["aaa", "zzz"], ["zzz", "aaa"]] {
         let (registry, _) = claiming(&[], &[("zzz", "2026-01-01T00:00:00Z"), ("aaa", "2026-01-02T00:00:00Z")]);
         for source in order {
@@ -450,7 +450,7 @@ impl DefinitionCheck for Ages {
 /// The last source of the start was taken for younger than the others if its review came after the end of the start, so
 /// that the same configuration gave a name now to one source, now to another.
 #[test]
-fn a_source_of_the_start_that_nobody_has_reviewed_yet_is_as_old_as_the_others() {
+fn an_unreviewed_source_of_the_start_is_as_old_as_the_others() {
     let (registry, ages) = (Registry::new(), Arc::new(Ages::default()));
     assert!(registry.set_definition_check(Arc::clone(&ages) as Arc<dyn DefinitionCheck>));
     publish(&registry, "beta", &["read"]);

@@ -47,10 +47,10 @@ pub(crate) struct Reply {
     pub(crate) call_id: Arc<str>,
 }
 
-/// Who is answered, and about which call.
+/// The caller and the call that a reply is for.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ReplyContext<'a> {
-    /// Who answers.
+    /// Name of the daemon.
     pub(crate) source: &'a str,
     pub(crate) clock: Clock,
     pub(crate) envelope: &'a Envelope,
@@ -119,7 +119,7 @@ impl ReplyContext<'_> {
         (!blocks.is_empty()).then_some(blocks)
     }
 
-    /// Builds the reply that says why there is no result.
+    /// Builds the reply of a failure.
     pub(crate) fn error(&self, failure: &ToolFailure, verdict: Verdict, run: Run) -> Reply {
         let mut message = shortened(&failure.message, MAX_MESSAGE).into_owned();
         if verdict.outcome == Some(Outcome::Unknown) {
@@ -191,7 +191,7 @@ impl Reply {
         }
     }
 
-    /// The same reply for another request that asks for the same: with that request's ids.
+    /// The same reply for another request with the same content: with that request's ids.
     pub(crate) fn for_request(self: &Arc<Self>, request: &Request) -> Arc<Self> {
         let Request { envelope, caller, call_id, .. } = request;
         let correlation_id = bounded(&envelope.correlation_id);
@@ -218,7 +218,7 @@ impl Reply {
     ///
     /// # Errors
     ///
-    /// If it says why there is no result.
+    /// If it is the reply of a failure.
     pub(crate) fn read(&self) -> Result<ToolOutput, ToolFailure> {
         let text = "The result cannot be read.";
         let unreadable = |error: serde_json::Error| ToolFailure::new(Cause::Failed, text).with_detail(error);
@@ -255,12 +255,12 @@ fn checked(size: usize) -> Result<(), ToolFailure> {
     Err(ToolFailure::new(Cause::ResultTooLarge, text))
 }
 
-/// Serialises a message of ours. These types hold strings, numbers and enums only, which cannot fail.
+/// Serialises a message of the daemon's. These types hold strings, numbers and enums only, which cannot fail.
 fn encode<T: Serialize>(message: &T) -> Bytes {
     serde_json::to_vec(message).unwrap_or_default().into()
 }
 
-/// A body of ours that names another call. One that cannot be read stays as it is.
+/// A body of the daemon's with the id of another call. One that cannot be read stays as it is.
 fn with_call_id(properties: &Properties, body: &Bytes, call_id: &str) -> Bytes {
     let id = || call_id.to_owned();
     let renamed = match properties.message_type.as_deref() {
@@ -293,7 +293,7 @@ fn script_result(call_id: &str, output: ToolOutput, ran: Duration) -> ScriptInvo
     }
 }
 
-/// Error in place of a script's result. Peers look at nothing but the text.
+/// Error instead of a script's result. Peers look at nothing but the text.
 fn script_error(
     call_id: &str,
     code: Code,
@@ -347,14 +347,14 @@ mod tests {
     }
 
     #[test]
-    fn a_caller_that_wants_the_structured_part_of_a_result_gets_it_once_and_by_itself() {
-        let said = ToolOutput { structured: Some(Box::new(json!({"a": 1}))), ..ToolOutput::text("{\"a\":1}") };
-        insta::assert_snapshot!(blocks("1", said.clone()), @r##"[{"text":"{\"a\":1}","type":"text"},{"mimeType":"application/json","text":"{\"a\":1}","type":"resource","uri":"toolbus:structured-content"}]"##);
-        assert_eq!(blocks("0", said.clone()), "null");
+    fn structured_content_is_sent_once_and_alone_to_callers_that_request_it() {
+        let output = ToolOutput { structured: Some(Box::new(json!({"a": 1}))), ..ToolOutput::text("{\"a\":1}") };
+        insta::assert_snapshot!(blocks("1", output.clone()), @r##"[{"text":"{\"a\":1}","type":"text"},{"mimeType":"application/json","text":"{\"a\":1}","type":"resource","uri":"toolbus:structured-content"}]"##);
+        assert_eq!(blocks("0", output.clone()), "null");
         let block = vec![ContentBlock::structured("{\"a\":1}".to_owned())];
         let once = r#"[{"mimeType":"application/json","text":"{\"a\":1}","type":"resource","uri":"toolbus:structured-content"}]"#;
-        assert_eq!(blocks("1", ToolOutput { blocks: block, ..said.clone() }), once);
-        assert_eq!(blocks("1", ToolOutput { content: None, ..said }), once);
+        assert_eq!(blocks("1", ToolOutput { blocks: block, ..output.clone() }), once);
+        assert_eq!(blocks("1", ToolOutput { content: None, ..output }), once);
         assert_eq!(blocks("1", ToolOutput::text("plain")), "null");
     }
 
@@ -379,27 +379,27 @@ mod tests {
     }
 
     #[test]
-    fn what_a_program_wrote_is_told_stream_by_stream() {
+    fn a_script_result_has_the_output_of_a_program_by_stream() {
         assert_snapshot!(of_program("out\n", "err\n", 3), @r#"{"toolCallId":"c","output":"out\n","stderr":"err\n","exitCode":3,"isSuccess":false,"elapsedMs":2140}"#);
         assert_snapshot!(of_program("", "", 0), @r#"{"toolCallId":"c","output":null,"stderr":null,"exitCode":0,"isSuccess":true,"elapsedMs":2140}"#);
     }
 
     #[test]
-    fn a_tool_that_ran_no_program_is_told_by_its_content() {
-        let told = |output| written(&script_result("c", output, RAN));
-        assert_snapshot!(told(ToolOutput::text("done")), @r#"{"toolCallId":"c","output":"done","stderr":null,"exitCode":0,"isSuccess":true,"elapsedMs":12}"#);
-        assert_snapshot!(told(ToolOutput::error("sad")), @r#"{"toolCallId":"c","output":"sad","stderr":null,"exitCode":1,"isSuccess":false,"elapsedMs":12}"#);
-        assert_snapshot!(told(ToolOutput::default()), @r#"{"toolCallId":"c","output":null,"stderr":null,"exitCode":0,"isSuccess":true,"elapsedMs":12}"#);
+    fn a_script_result_without_a_program_has_the_content() {
+        let shown = |output| written(&script_result("c", output, RAN));
+        assert_snapshot!(shown(ToolOutput::text("done")), @r#"{"toolCallId":"c","output":"done","stderr":null,"exitCode":0,"isSuccess":true,"elapsedMs":12}"#);
+        assert_snapshot!(shown(ToolOutput::error("sad")), @r#"{"toolCallId":"c","output":"sad","stderr":null,"exitCode":1,"isSuccess":false,"elapsedMs":12}"#);
+        assert_snapshot!(shown(ToolOutput::default()), @r#"{"toolCallId":"c","output":null,"stderr":null,"exitCode":0,"isSuccess":true,"elapsedMs":12}"#);
     }
 
     #[test]
-    fn too_little_time_is_told_in_the_words_that_peers_look_for() {
+    fn a_timed_out_script_has_the_words_that_peers_look_for() {
         assert_snapshot!(refused(Code::Timeout, "The deadline passed.", None), @r#"{"toolCallId":"c","output":null,"stderr":"Script timed out: The deadline passed.","exitCode":-1,"isSuccess":false,"elapsedMs":12}"#);
         assert_snapshot!(refused(Code::Timeout, "It Timed Out after 30 s.", None), @r#"{"toolCallId":"c","output":null,"stderr":"It Timed Out after 30 s.","exitCode":-1,"isSuccess":false,"elapsedMs":12}"#);
     }
 
     #[test]
-    fn any_other_refusal_is_told_as_it_is_and_with_the_wait_where_there_is_one() {
+    fn any_other_refusal_has_its_message_and_the_wait_if_any() {
         assert_snapshot!(refused(Code::ToolNotFound, "There is no such tool.", None), @r#"{"toolCallId":"c","output":null,"stderr":"There is no such tool.","exitCode":-1,"isSuccess":false,"elapsedMs":12}"#);
         let wait = Some(Duration::from_micros(1_500_001));
         assert_snapshot!(refused(Code::RateLimited, "Too often.", wait), @r#"{"toolCallId":"c","output":null,"stderr":"Too often. Wait at least 2 s.","exitCode":-1,"isSuccess":false,"elapsedMs":12}"#);

@@ -1,7 +1,7 @@
 //! Delivery of replies to the broker, with that of dead letters.
 //!
-//! Until an address has taken a reply, the broker is asked whether the daemon may publish there. Whether a queue is there
-//! is learnt from the reply, and asked only after one failed.
+//! Until an address has taken a reply, the daemon checks with the broker that it may publish there. A missing queue
+//! shows by the reply, and is checked for only after one failed.
 
 use std::num::NonZeroUsize;
 use std::sync::Arc;
@@ -32,7 +32,7 @@ const MAX_REJECTIONS: u32 = 32;
 /// Longest wait for the confirm of a dead letter.
 pub(crate) const DEAD_LETTER_TIME: Duration = Duration::from_secs(10);
 /// Longest wait for the broker to take what may be lost.
-const TELLING_TIME: Duration = Duration::from_secs(1);
+const BEST_EFFORT_TIME: Duration = Duration::from_secs(1);
 /// Headers that a dead letter takes over from its request, in bytes: what surely fits into one frame.
 const MAX_COPIED_HEADERS: usize = 32 * 1024;
 
@@ -42,7 +42,7 @@ pub(crate) enum NotDelivered {
     /// No queue took it on any route, or one rejected it again and again.
     #[error("{0}")]
     Undeliverable(String),
-    /// The broker could not be asked in time.
+    /// The broker could not be reached in time.
     #[error("the broker did not confirm it in time")]
     BrokerAway,
     /// The bus has been closed. Repeating is of no use.
@@ -69,7 +69,7 @@ pub(crate) enum DeadLettered {
     Kept,
     /// There is no queue for it.
     NoQueue,
-    /// The broker does not take dead letters from us.
+    /// The broker does not take dead letters from the daemon.
     Refused(String),
     /// The broker did not confirm it in time.
     NotConfirmed(String),
@@ -82,16 +82,16 @@ pub(crate) struct Replies {
     proven: Mutex<LruCache<Target, Target>>,
     /// Addresses at which no queue took the last reply.
     failed: Mutex<LruCache<Target, ()>>,
-    /// Places for rejected replies that wait to be published again. A full queue is its owner's doing, and each reply
+    /// Slots for rejected replies that wait to be published again. A full queue is its owner's doing, and each reply
     /// that waits for it keeps its request unsettled: were all allowed to, one caller could stop the daemon for all
     /// others.
-    places: Semaphore,
+    slots: Semaphore,
 }
 
 /// Number of times that the broker rejected one reply, and its slot among those that wait.
 struct Rejections<'a> {
-    places: &'a Semaphore,
-    place: Option<SemaphorePermit<'a>>,
+    slots: &'a Semaphore,
+    slot: Option<SemaphorePermit<'a>>,
     count: u32,
 }
 
@@ -99,10 +99,10 @@ impl Rejections<'_> {
     /// Counts one more; whether the reply may wait and be published again.
     fn may_wait(&mut self) -> bool {
         self.count += 1;
-        if self.place.is_none() {
-            self.place = self.places.try_acquire().ok();
+        if self.slot.is_none() {
+            self.slot = self.slots.try_acquire().ok();
         }
-        self.place.is_some() && self.count < MAX_REJECTIONS
+        self.slot.is_some() && self.count < MAX_REJECTIONS
     }
 }
 
@@ -114,21 +114,21 @@ impl DeadLettered {
 }
 
 impl Replies {
-    /// At most `places` answers that the broker rejects wait at a time; the others are undeliverable at once.
-    pub(crate) fn new(bus: Arc<dyn Bus>, rules: ReplyRules, places: usize) -> Self {
-        let places = Semaphore::new(places.min(Semaphore::MAX_PERMITS));
+    /// At most `slots` replies that the broker rejects wait at a time; the others are undeliverable at once.
+    pub(crate) fn new(bus: Arc<dyn Bus>, rules: ReplyRules, slots: usize) -> Self {
+        let slots = Semaphore::new(slots.min(Semaphore::MAX_PERMITS));
         let (proven, failed) = (LruCache::new(MAX_REMEMBERED), LruCache::new(MAX_REMEMBERED));
-        Self { bus, rules, proven: Mutex::new(proven), failed: Mutex::new(failed), places }
+        Self { bus, rules, proven: Mutex::new(proven), failed: Mutex::new(failed), slots }
     }
 
     pub(crate) fn rules(&self) -> &ReplyRules {
         &self.rules
     }
 
-    /// Returns the reason for which no reply would arrive at an address, as far as the broker tells. One that took a
-    /// reply is not asked for.
+    /// Returns the reason for which no reply would arrive at an address, as far as the broker reports it. One that took
+    /// a reply is not checked.
     pub(crate) async fn refusal(&self, address: &Address) -> Option<AddressRefused> {
-        // RabbitMQ delivers to an address of its direct reply-to at once, also what is asked in a transaction.
+        // RabbitMQ delivers to an address of its direct reply-to at once, also what is only tried in a transaction.
         if !address.mandatory || self.proven.lock().contains(&address.first) {
             return None;
         }
@@ -140,7 +140,8 @@ impl Replies {
         Some(if address.is_doubtful && refusal == AddressRefused::NoQueue { AddressRefused::Nowhere } else { refusal })
     }
 
-    /// The broker is asked for a queue only if there is a reason: its answer costs an error for each that is another's own.
+    /// The queue is checked only if there is a reason: the check of an exclusive queue of another connection is an
+    /// error.
     async fn refusal_of(&self, target: &Target, is_suspect: bool) -> Option<AddressRefused> {
         match target {
             Target::Queue(name) if is_suspect && self.bus.has_queue(name).await == Some(false) => {
@@ -152,7 +153,7 @@ impl Replies {
 
     /// Publishes a reply until the broker confirms it, at most until `until`, and a few times if it is rejected.
     pub(crate) async fn deliver(&self, address: &Address, reply: &Reply, until: Instant) -> Result<(), NotDelivered> {
-        let mut rejections = Rejections { places: &self.places, place: None, count: 0 };
+        let mut rejections = Rejections { slots: &self.slots, slot: None, count: 0 };
         let again = |error: &PublishError| match error {
             PublishError::Unavailable(_) => true,
             PublishError::Rejected(_) => rejections.may_wait(),
@@ -166,12 +167,12 @@ impl Replies {
     }
 
     /// Publishes what may be lost: once, by the route that is known to work.
-    pub(crate) async fn tell(&self, address: &Address, properties: Properties, body: Bytes) {
+    pub(crate) async fn publish_once(&self, address: &Address, properties: Properties, body: Bytes) {
         let remembered = self.proven.lock().get(&address.first).cloned();
         let proven = remembered.is_some();
         let target = remembered.unwrap_or_else(|| address.first.clone());
         let message = Outgoing { target, mandatory: false, proven, properties: properties.into(), body };
-        let _ = tokio::time::timeout(TELLING_TIME, self.bus.publish(&message)).await;
+        let _ = tokio::time::timeout(BEST_EFFORT_TIME, self.bus.publish(&message)).await;
     }
 
     /// Tries each route once: the one that worked before, or else all in order.
@@ -222,8 +223,8 @@ impl Replies {
         Err(PublishError::Refused(refusal))
     }
 
-    /// Publishes a dead letter under the name of the queue that it belongs to, until the broker confirms it, at most for
-    /// [`DEAD_LETTER_TIME`].
+    /// Publishes a dead letter under the name of the queue that it belongs to, until the broker confirms it, at most
+    /// for [`DEAD_LETTER_TIME`].
     pub(crate) async fn dead_letter(&self, letter: DeadLetter<'_>) -> DeadLettered {
         let DeadLetter { queue, topic, reason, reply_to, mut properties, body } = letter;
         properties.user_id = None;
@@ -232,7 +233,7 @@ impl Replies {
         properties.headers.push((header::DEAD_REPLY_TO.to_owned(), bounded(reply_to).to_owned()));
         properties.headers.push((header::DEAD_SINCE.to_owned(), Clock::SYSTEM.since_epoch().as_secs().to_string()));
         properties.headers.extend(topic.map(|topic| (header::DEAD_TOPIC.to_owned(), topic.to_owned())));
-        // Never proven: a broker that refuses dead letters must not close the channel that all answers share.
+        // Never proven: a broker that refuses dead letters must not close the channel that all replies share.
         let (target, properties) = (Target::DeadLetter(queue.to_owned()), Arc::new(properties));
         let message = Outgoing { target, mandatory: true, proven: false, properties, body };
         let again = |error: &PublishError| matches!(error, PublishError::Unavailable(_) | PublishError::Rejected(_));

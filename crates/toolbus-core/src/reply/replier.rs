@@ -23,7 +23,7 @@ const REPLY_PERIOD: Duration = Duration::from_secs(60);
 /// Time that each publish still has once the time to finish calls is over.
 const CLOSING_GRACE: Duration = Duration::from_secs(5);
 
-/// Where a reply goes, and what the log says of its call.
+/// Address of a reply, and the fields of its call in the log.
 pub(crate) struct ReplyPath<'a> {
     pub(crate) address: &'a Address,
     /// The queue that the request came from.
@@ -69,14 +69,14 @@ impl Replier {
         self.replies.rules()
     }
 
-    /// Returns the reason for which no reply would arrive at an address, as far as the broker tells.
+    /// Returns the reason for which no reply would arrive at an address, as far as the broker reports it.
     pub(crate) async fn refusal(&self, address: &Address) -> Option<AddressRefused> {
         self.replies.refusal(address).await
     }
 
     /// Publishes what may be lost, such as progress.
-    pub(crate) async fn tell(&self, address: &Address, properties: Properties, body: Bytes) {
-        self.replies.tell(address, properties, body).await;
+    pub(crate) async fn publish_once(&self, address: &Address, properties: Properties, body: Bytes) {
+        self.replies.publish_once(address, properties, body).await;
     }
 
     /// Delivers or dead-letters a reply; whether its request is done with. Otherwise that goes back to its queue.
@@ -171,7 +171,7 @@ impl Replier {
         outcome.is_over()
     }
 
-    /// Dead-letters a request that can be neither run nor answered.
+    /// Dead-letters a request that can neither be run nor get a reply.
     pub(crate) async fn dead_letter_request(&self, delivery: Delivery, reason: DeadReason, detail: &str) {
         if delivery.settle.lost().is_some_and(CancellationToken::is_cancelled) {
             return delivery.settle.requeue().await;
@@ -203,7 +203,7 @@ impl Replier {
         }
     }
 
-    /// Publishes a dead letter, counts it once it is confirmed, and otherwise says why it is not.
+    /// Publishes a dead letter, counts it once it is confirmed, and otherwise logs why it is not.
     pub(crate) async fn dead_letter(&self, letter: DeadLetter<'_>) -> DeadLettered {
         let DeadLetter { queue, reason, .. } = letter;
         let outcome = tokio::select! {
@@ -247,7 +247,8 @@ impl Replier {
         outcome
     }
 
-    /// Waits before a request goes back to its queue that would fail again at once, unless the time to finish calls is over.
+    /// Waits before a request goes back to its queue that would fail again at once, unless the time to finish calls is
+    /// over.
     pub(crate) async fn pause(&self) {
         let _ = tokio::time::timeout(DEAD_LETTER_TIME, self.shutdown.cancelled()).await;
     }

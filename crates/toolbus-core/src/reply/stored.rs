@@ -1,7 +1,7 @@
 //! The form in which the ledger keeps a reply: a version, the length of a head, the head as JSON, the body as it is.
 //!
-//! Daemons of other versions read it. A later one may add fields to the head, which earlier ones ignore; any other change
-//! needs a new version, which earlier ones treat as a reply that was not kept.
+//! Daemons of other versions read it. A later one may add fields to the head, which earlier ones ignore; any other
+//! change needs a new version, which earlier ones treat as a reply that was not kept.
 
 use std::sync::Arc;
 
@@ -121,14 +121,14 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_is_read_as_it_was_written() {
+    fn a_stored_reply_is_read_as_it_was_written() {
         let (given, read) = (reply(b"{}"), read(&write(&reply(b"{}"), 2)).unwrap());
         assert_eq!((&given.properties, &given.body), (&read.properties, &read.body));
         assert_eq!((given.end, given.outcome, given.call_id), (read.end, read.outcome, read.call_id));
     }
 
     #[test]
-    fn the_form_of_an_answer_stays() {
+    fn the_stored_form_of_a_reply_is_stable() {
         let written = write(&reply(b"{}"), 2);
         assert_eq!(written.get(..1), Some([1].as_slice()));
         let text = String::from_utf8(written.get(5..).unwrap().to_vec()).unwrap();
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_too_large_and_what_is_damaged_or_of_a_later_version_is_not_there() {
+    fn a_reply_that_is_too_large_damaged_or_of_a_later_version_is_not_read() {
         let written = write(&reply(b"{}"), 2);
         assert!(read(&write(&reply(b"{}"), 1)).is_none());
         for end in 0..written.len() - 2 {

@@ -1,8 +1,8 @@
 #[test]
-fn times_are_said_in_the_largest_unit_that_is_exact() {
-    let said = [1, 1500, 5_000, 90_000, 120_000, 1_200_000, 1_201_000, 3_600_000, 7_200_000, 86_400_000]
+fn times_are_written_in_the_largest_unit_that_is_exact() {
+    let texts = [1, 1500, 5_000, 90_000, 120_000, 1_200_000, 1_201_000, 3_600_000, 7_200_000, 86_400_000]
         .map(|milliseconds| super::time_text(std::time::Duration::from_millis(milliseconds)));
-    insta::assert_snapshot!(said.join(", "), @"1 ms, 1500 ms, 5 s, 90 s, 2 minutes, 20 minutes, 1201 s, 60 minutes, 2 hours, 24 hours");
+    insta::assert_snapshot!(texts.join(", "), @"1 ms, 1500 ms, 5 s, 90 s, 2 minutes, 20 minutes, 1201 s, 60 minutes, 2 hours, 24 hours");
     let rounded =
         [1, 61_000, 130_000, 7_201_000].map(|time| super::rounded_text(std::time::Duration::from_millis(time)));
     insta::assert_snapshot!(rounded.join(", "), @"1 s, 61 s, 3 minutes, 3 hours");
@@ -16,7 +16,7 @@ fn naming(set: Option<&str>, prefix: Option<&str>) -> Naming {
 }
 
 #[test]
-fn a_name_is_found_again_by_what_it_is_published_under() {
+fn a_tools_own_name_is_found_by_its_published_name() {
     let table = [
         (None, None, "list", "list"),
         (None, None, "read_file", "open"),
@@ -34,7 +34,7 @@ fn a_name_is_found_again_by_what_it_is_published_under() {
 }
 
 #[test]
-fn a_name_that_nothing_is_published_under_is_no_tools() {
+fn a_name_under_which_no_tool_is_published_has_no_own_name() {
     let table = [
         (None, None, "read_file"),
         (None, Some("files"), "list"),

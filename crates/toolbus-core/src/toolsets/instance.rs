@@ -15,7 +15,7 @@ use crate::tool::{AnyExecutor, Executor};
 pub struct SessionKey {
     /// The caller's name as logs show it. A caller that is unknown chooses its own, so that it keeps nothing apart.
     pub agent: Arc<str>,
-    /// Key that tells the caller from all others.
+    /// Key of the caller, distinct from all others.
     pub owner: Arc<str>,
     /// The caller's id of the session: text of outsiders.
     pub session: Arc<str>,
@@ -41,7 +41,7 @@ pub trait Instance: Executor {
     /// Ends whatever the instance holds. Called once, when no call runs any more; dropped when it takes too long.
     fn stop(&self) -> impl Future<Output = ()> + Send;
 
-    /// Whether the instance is of no further use: its session ends then, and the next call begins another. Asked after
+    /// Whether the instance is of no further use: its session ends then, and the next call begins another. Called after
     /// each call.
     fn is_over(&self) -> bool {
         false

@@ -34,30 +34,30 @@ pub(super) struct SessionSlot {
 }
 
 /// The life of a session, from its first call to its end.
-pub(super) async fn live(mut place: SessionSlot) {
-    match start(&place).await {
+pub(super) async fn live(mut slot: SessionSlot) {
+    match start(&slot).await {
         Ok(instance) => {
-            place.session.phase.send_replace(SessionPhase::Ready(Arc::clone(&instance)));
-            place.tell("a session of a tool set began");
-            ended(&place).await;
-            stop(&place, instance).await;
-            place.tell("a session of a tool set ended");
+            slot.session.phase.send_replace(SessionPhase::Ready(Arc::clone(&instance)));
+            slot.log("a session of a tool set began");
+            ended(&slot).await;
+            stop(&slot, instance).await;
+            slot.log("a session of a tool set ended");
         }
-        Err(failure) => place.failure = Some(failure),
+        Err(failure) => slot.failure = Some(failure),
     }
 }
 
 /// Builds the instance. When the session ends meanwhile, the start may still finish, for a while.
-async fn start(place: &SessionSlot) -> Started {
-    let set = &place.set.name;
-    let (factory, key) = (Arc::clone(&place.set.factory), place.session.key.clone());
+async fn start(slot: &SessionSlot) -> Started {
+    let set = &slot.set.name;
+    let (factory, key) = (Arc::clone(&slot.set.factory), slot.session.key.clone());
     let mut starting = Box::pin(contained(Box::pin(async move { factory.start_boxed(key).await })));
     let started = tokio::select! {
         biased;
         started = timeout(START_TIME, &mut starting) => started,
-        () = ended(place) => timeout(START_GRACE, &mut starting).await,
+        () = ended(slot) => timeout(START_GRACE, &mut starting).await,
     };
-    place.release(starting);
+    slot.release(starting);
     match started {
         Ok(Ok(started)) => started,
         Ok(Err(panic)) => Err(panicked(set, &panic)),
@@ -69,12 +69,12 @@ async fn start(place: &SessionSlot) -> Started {
 }
 
 /// Returns when the session is to end: on request, because it was idle for long enough, or because it is too old.
-async fn ended(place: &SessionSlot) {
+async fn ended(slot: &SessionSlot) {
     tokio::select! {
         biased;
-        () = place.session.ending.cancelled() => {}
-        () = idle(place) => {}
-        () = outlived(place) => place.session.ending.cancel(),
+        () = slot.session.ending.cancelled() => {}
+        () = idle(slot) => {}
+        () = outlived(slot) => slot.session.ending.cancel(),
     }
 }
 
@@ -101,20 +101,20 @@ async fn idle(SessionSlot { set, session, .. }: &SessionSlot) {
     }
 }
 
-async fn stop(place: &SessionSlot, instance: Arc<dyn AnyInstance>) {
-    let session = &place.session;
+async fn stop(slot: &SessionSlot, instance: Arc<dyn AnyInstance>) {
+    let session = &slot.session;
     session.calls.close();
     let _ = timeout(LEAVING_TIME, session.calls.wait()).await;
     let stopping = Arc::clone(&instance);
     let mut stopping = Box::pin(contained(Box::pin(async move { stopping.stop_boxed().await })));
     match timeout(STOP_TIME, &mut stopping).await {
         Ok(Ok(())) => {}
-        Ok(Err(panic)) => place.complain(&format!("panic: {}", text_of_panic(&*panic))),
-        Err(_) => place.complain("did not stop in time"),
+        Ok(Err(panic)) => slot.complain(&format!("panic: {}", text_of_panic(&*panic))),
+        Err(_) => slot.complain("did not stop in time"),
     }
-    place.release(stopping);
-    place.release(session.phase.send_replace(SessionPhase::Over));
-    place.release(instance);
+    slot.release(stopping);
+    slot.release(session.phase.send_replace(SessionPhase::Over));
+    slot.release(instance);
 }
 
 fn panicked(set: &str, panic: &Panic) -> ToolFailure {
@@ -126,7 +126,7 @@ fn panicked(set: &str, panic: &Panic) -> ToolFailure {
 }
 
 impl SessionSlot {
-    /// Drops what is not ours, which may panic.
+    /// Drops a value of a tool set, which may panic.
     fn release<T>(&self, it: T) {
         if let Err(panic) = panic::catch_unwind(AssertUnwindSafe(move || drop(it))) {
             self.complain(&format!("panic: {}", text_of_panic(&*panic)));
@@ -137,7 +137,7 @@ impl SessionSlot {
         tracing::error!(toolset = &*self.set.name, detail, "the task of a tool set's session ended with an error");
     }
 
-    fn tell(&self, message: &str) {
+    fn log(&self, message: &str) {
         let key = &self.session.key;
         tracing::debug!(
             toolset = &*self.set.name,

@@ -16,7 +16,7 @@ use crate::tool::{Executor, Tool, ToolCall, ToolDescriptor, ToolOutput};
 
 /// Longest time that a session may be idle.
 const MAX_IDLE: Duration = Duration::from_secs(365 * 24 * 3600);
-/// When a caller may try again for whom there was no room.
+/// Wait until a caller may try again that had no room.
 const RETRY_AFTER: Duration = Duration::from_secs(5);
 
 /// Limits of sessions: idle time, and number.
@@ -26,8 +26,8 @@ pub struct SessionLimits {
     pub idle_timeout: Duration,
     /// Time after which a session ends, whether it is used or not; `None`: it may be used without end.
     pub max_lifetime: Option<Duration>,
-    /// Sessions at a time, at least 1. One agent may have half of them, at least 1; all callers without a section together count
-    /// as one agent.
+    /// Sessions at a time, at least 1. One agent may have half of them, at least 1; all callers without a section
+    /// together count as one agent.
     pub max_sessions: usize,
 }
 
@@ -119,7 +119,7 @@ impl SessionSet {
     pub async fn run(self: &Arc<Self>, mut call: ToolCall) -> Result<ToolOutput, ToolFailure> {
         let visit = self.visit(&call.caller).await?;
         let instance = visit.instance(&self.state.name).await?;
-        // The call's own token is its caller's: it says who cancelled.
+        // The call's own token is its caller's: it distinguishes the caller's cancellation.
         let cancelled = call.cancelled.child_token();
         call.cancelled = cancelled.clone();
         let tool = Arc::clone(&call.tool);

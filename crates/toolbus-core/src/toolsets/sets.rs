@@ -46,8 +46,8 @@ impl SessionSets {
         self.sets.read().current.clone()
     }
 
-    /// Puts other sets in the place of these. Sessions of a set that is not among the others end when they have been idle
-    /// for long enough: calls under way keep them.
+    /// Replaces the sets. Sessions of a set that is not among the others end when they have been idle for long enough:
+    /// calls under way keep them.
     pub fn replace(&self, next: Vec<Arc<SessionSet>>) {
         let mut sets = self.sets.write();
         let before = std::mem::replace(&mut sets.current, next);

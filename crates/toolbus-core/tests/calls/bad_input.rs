@@ -9,7 +9,7 @@ use crate::fixture::{Message, Settled, World, call, raw, request};
 /// The text of the `invalid_arguments` that a message gets.
 async fn refusal(message: Message) -> String {
     let world = World::new();
-    let sent = world.answer(message).await;
+    let sent = world.reply(message).await;
     assert_eq!(sent.body["code"], "invalid_arguments");
     assert_eq!(sent.body["isRetryable"], false);
     assert_eq!(sent.properties.correlation_id.as_deref(), Some("corr-1"));
@@ -20,7 +20,7 @@ async fn refusal(message: Message) -> String {
 /// The reason of the dead letter that a message becomes.
 async fn dead_reason(message: Message) -> String {
     let world = World::new();
-    let sent = world.answer(message).await;
+    let sent = world.reply(message).await;
     assert_eq!(sent.target, Target::DeadLetter("bus7.invoke".to_owned()));
     assert_eq!(world.runs(), 0);
     sent.properties.header("rb-dead-reason").unwrap().to_owned()
@@ -46,7 +46,7 @@ async fn a_body_that_cannot_be_read_and_has_no_address_is_dead_lettered_once() {
 #[tokio::test]
 async fn a_request_without_a_tool_is_refused_under_its_own_id_and_on_the_default_topic_if_it_has_no_address() {
     for (address, topic) in [(Some("tool.result.ana"), "tool.result.ana"), (None, "tool.result")] {
-        let sent = World::new().answer(request(&json!({"toolCallId": "mine"})).reply_to(address)).await;
+        let sent = World::new().reply(request(&json!({"toolCallId": "mine"})).reply_to(address)).await;
         assert_eq!((sent.target, &sent.body["toolCallId"]), (Target::Topic(topic.to_owned()), &json!("mine")));
     }
 }
@@ -59,7 +59,7 @@ async fn arguments_that_do_not_fit_the_schema_are_refused_without_their_values()
 }
 
 #[tokio::test]
-async fn an_answer_on_a_topic_for_requests_is_settled_and_never_answered() {
+async fn a_reply_on_a_topic_for_requests_is_settled_and_never_answered() {
     for message_type in ["RockBot.Tools.ToolInvokeResponse", "RockBot.Tools.ToolError", "Toolbus.ToolsChanged"] {
         let world = World::new();
         let settlement = world.deliver(call("echo", json!({})).typed(Some(message_type))).await;
@@ -75,13 +75,13 @@ async fn a_peers_type_that_does_not_belong_here_is_dead_lettered() {
 }
 
 #[tokio::test]
-async fn a_plain_clients_own_type_is_its_own_affair() {
+async fn a_plain_clients_own_message_type_is_accepted() {
     let message = call("echo", json!({"text": "x"})).typed(Some("my.Request"));
-    assert_eq!(World::new().answer(message).await.body["content"], "x");
+    assert_eq!(World::new().reply(message).await.body["content"], "x");
 }
 
 #[tokio::test]
-async fn an_address_that_no_answer_may_go_to_is_dead_lettered_and_the_tool_not_run() {
+async fn a_forbidden_reply_address_dead_letters_the_request_and_the_tool_is_not_run() {
     let long = "x".repeat(256);
     let addresses = [
         "tool.invoke",
@@ -106,7 +106,7 @@ async fn an_address_that_no_answer_may_go_to_is_dead_lettered_and_the_tool_not_r
 async fn a_dead_letter_names_the_address_and_no_login() {
     let mut message = call("pay", json!({})).reply_to(Some("tool.invoke"));
     message.properties.user_id = Some("svc-ana".to_owned());
-    let sent = World::new().answer(message).await;
+    let sent = World::new().reply(message).await;
     assert_eq!(sent.properties.header("rb-dead-reply-to"), Some("tool.invoke"));
     assert_eq!(sent.properties.user_id, None);
 }
@@ -114,7 +114,7 @@ async fn a_dead_letter_names_the_address_and_no_login() {
 #[tokio::test]
 async fn an_unknown_name_is_repeated_shortened_and_without_control_characters() {
     let name = format!("evil\u{1b}[2J{}", "x".repeat(1_000));
-    let sent = World::new().answer(call(&name, json!({}))).await;
+    let sent = World::new().reply(call(&name, json!({}))).await;
     let text = sent.body["message"].as_str().unwrap();
     assert!(text.len() < 200 && !text.contains('\u{1b}'), "{text}");
 }
@@ -123,7 +123,7 @@ async fn an_unknown_name_is_repeated_shortened_and_without_control_characters() 
 async fn a_name_or_an_id_that_is_too_long_is_refused_and_repeated_shortened() {
     let long = "\u{1}".repeat(1025);
     for (id, tool) in [("call_1", &*long), (&*long, "pay")] {
-        let sent = World::new().answer(request(&json!({"toolCallId": id, "toolName": tool}))).await;
+        let sent = World::new().reply(request(&json!({"toolCallId": id, "toolName": tool}))).await;
         assert_eq!(sent.body["code"], "invalid_arguments");
         assert!(sent.body.to_string().len() < 4096);
         let ids = [(&sent.body["toolCallId"], id), (&sent.body["toolName"], tool)];
@@ -132,7 +132,7 @@ async fn a_name_or_an_id_that_is_too_long_is_refused_and_repeated_shortened() {
         }
     }
     let fits = "x".repeat(1024);
-    let sent = World::new().answer(request(&json!({"toolCallId": fits, "toolName": "pay"}))).await;
+    let sent = World::new().reply(request(&json!({"toolCallId": fits, "toolName": "pay"}))).await;
     assert_eq!((&sent.body["content"], &sent.body["toolCallId"]), (&json!("paid"), &json!(fits)));
 }
 
@@ -140,8 +140,8 @@ async fn a_name_or_an_id_that_is_too_long_is_refused_and_repeated_shortened() {
 async fn an_id_that_has_to_be_made_up_is_the_same_for_the_same_request() {
     let mut message = request(&json!({"toolName": "no_such_tool"}));
     message.properties.message_id = None;
-    let (first, again) = (World::new().answer(message.clone()).await, World::new().answer(message.clone()).await);
+    let (first, again) = (World::new().reply(message.clone()).await, World::new().reply(message.clone()).await);
     assert_eq!((&first.body, &first.properties.message_id), (&again.body, &again.properties.message_id));
     message.properties.correlation_id = Some("corr-2".to_owned());
-    assert_ne!(World::new().answer(message).await.body["toolCallId"], first.body["toolCallId"]);
+    assert_ne!(World::new().reply(message).await.body["toolCallId"], first.body["toolCallId"]);
 }

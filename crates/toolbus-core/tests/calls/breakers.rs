@@ -29,7 +29,7 @@ fn message(tool: &str, number: usize) -> Message {
 }
 
 /// Report of a failure: outcome, whether it may be retried, and when.
-fn told(sent: &Sent) -> (&str, bool, Option<u64>) {
+fn failure(sent: &Sent) -> (&str, bool, Option<u64>) {
     assert_eq!(sent.body["code"], "execution_failed", "{}", sent.body);
     let body = &sent.body;
     (body["outcome"].as_str().unwrap(), body["isRetryable"].as_bool().unwrap(), body["retryAfterMs"].as_u64())
@@ -37,7 +37,7 @@ fn told(sent: &Sent) -> (&str, bool, Option<u64>) {
 
 async fn trip(world: &World, tool: &str) {
     for number in 0..FAILURES {
-        assert_eq!(told(&world.answer(message(tool, number)).await), ("not_started", true, None));
+        assert_eq!(failure(&world.reply(message(tool, number)).await), ("not_started", true, None));
     }
 }
 
@@ -45,15 +45,15 @@ async fn trip(world: &World, tool: &str) {
 async fn calls_of_a_tool_that_failed_five_times_are_refused_until_a_trial_succeeds() {
     let world = with(World::new(), "fail_five", "rest");
     trip(&world, "fail_five").await;
-    let refused = world.answer(message("fail_five", 5)).await;
-    assert_eq!((told(&refused), world.runs()), (("not_started", true, Some(5_000)), FAILURES));
+    let refused = world.reply(message("fail_five", 5)).await;
+    assert_eq!((failure(&refused), world.runs()), (("not_started", true, Some(5_000)), FAILURES));
     let caller = world.dispatcher.policy().vouched(None, "s".into());
     let of_client = InnerCall { arguments: None, ..inner_call(caller, "fail_five", &json!({})) };
     let refused = world.dispatcher.invoke(of_client).await.unwrap_err();
     assert_eq!((refused.cause, refused.retry_after), (Cause::BreakerOpen, Some(PAUSE)));
     tokio::time::sleep(PAUSE).await;
     for number in 6..8 {
-        assert_eq!(world.answer(message("fail_five", number)).await.body["content"], "paid");
+        assert_eq!(world.reply(message("fail_five", number)).await.body["content"], "paid");
     }
     assert_eq!(world.runs(), FAILURES + 2);
 }
@@ -63,24 +63,24 @@ async fn a_trial_that_fails_doubles_the_pause() {
     let world = with(World::new(), "fail_always", "rest");
     trip(&world, "fail_always").await;
     tokio::time::sleep(PAUSE).await;
-    assert_eq!(told(&world.answer(message("fail_always", 5)).await), ("not_started", true, None), "the trial itself");
-    assert_eq!(told(&world.answer(message("fail_always", 6)).await), ("not_started", true, Some(10_000)));
+    assert_eq!(failure(&world.reply(message("fail_always", 5)).await), ("not_started", true, None), "the trial itself");
+    assert_eq!(failure(&world.reply(message("fail_always", 6)).await), ("not_started", true, Some(10_000)));
     assert_eq!(world.runs(), FAILURES + 1);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_refused_call_takes_no_place_and_waits_for_none() {
+async fn a_refused_call_takes_no_slot_and_waits_for_none() {
     let world = with(World::with(|it| (it.max_in_flight, it.max_waiting) = (1, 0)), "fail_always", "command");
     trip(&world, "fail_always").await;
     let (occupying, _) = world.begin_running(call("wait_effectful", json!({})).id("another")).await;
-    assert_eq!(told(&world.answer(message("fail_always", 5)).await).0, "not_started");
-    assert_eq!(world.answer(call("pay", json!({}))).await.body["code"], "overloaded");
+    assert_eq!(failure(&world.reply(message("fail_always", 5)).await).0, "not_started");
+    assert_eq!(world.reply(call("pay", json!({}))).await.body["code"], "overloaded");
     world.finish(occupying).await;
 }
 
-/// An agent that tried again when it was told to was refused for its rate, though nothing had run.
+/// An agent that tried again after the stated wait was refused for its rate, though nothing had run.
 #[tokio::test(start_paused = true)]
-async fn a_refused_call_uses_up_no_rate_and_explain_says_that_it_would_be_refused() {
+async fn a_refused_call_takes_no_token_and_explain_reports_the_refusal() {
     let world = with(World::new(), "fail_five", "rest");
     trip(&world, "fail_five").await;
     let pattern = Pattern::parse("fail_five").unwrap();
@@ -90,14 +90,14 @@ async fn a_refused_call_uses_up_no_rate_and_explain_says_that_it_would_be_refuse
     let access = world.dispatcher.policy();
     access.replace(Identity::default(), policy, |_| Ok::<_, std::convert::Infallible>(())).unwrap();
 
-    assert_eq!(told(&world.answer(message("fail_five", 5)).await), ("not_started", true, Some(5_000)));
+    assert_eq!(failure(&world.reply(message("fail_five", 5)).await), ("not_started", true, Some(5_000)));
     let caller = Caller::agent(AgentName::parse("ana").unwrap());
     let last = world.gates.explain(&caller, "fail_five", None).pop().unwrap();
     assert_eq!((last.name, last.passes), (StepName::Breaker, false));
     assert_eq!(last.text, "the breaker is open; the next trial is in 5000 ms");
     tokio::time::sleep(PAUSE).await;
-    assert_eq!(world.answer(message("fail_five", 6)).await.body["content"], "paid");
-    assert_eq!(world.answer(message("fail_five", 7)).await.body["code"], "rate_limited");
+    assert_eq!(world.reply(message("fail_five", 6)).await.body["content"], "paid");
+    assert_eq!(world.reply(message("fail_five", 7)).await.body["code"], "rate_limited");
 }
 
 #[tokio::test(start_paused = true)]
@@ -105,10 +105,10 @@ async fn a_key_whose_call_was_refused_may_try_again() {
     let world = with(daemon(&ledger(ROOMY)), "fail_five", "rest");
     trip(&world, "fail_five").await;
     let keyed = |number: usize| message("fail_five", number).header(KEY, "k");
-    assert_eq!(told(&world.answer(keyed(5)).await), ("not_started", true, Some(5_000)));
+    assert_eq!(failure(&world.reply(keyed(5)).await), ("not_started", true, Some(5_000)));
     tokio::time::sleep(PAUSE).await;
     for number in [6, 7] {
-        assert_eq!(world.answer(keyed(number)).await.body["content"], "paid");
+        assert_eq!(world.reply(keyed(number)).await.body["content"], "paid");
     }
     assert_eq!(world.runs(), FAILURES + 1, "the second is a repetition");
 }
@@ -119,7 +119,7 @@ async fn tools_of_the_daemon_and_results_with_is_error_trip_nothing() {
         let world = with(World::new(), name, provider);
         let mut last = Value::Null;
         for number in 0..2 * FAILURES {
-            last = world.answer(message(name, number)).await.body;
+            last = world.reply(message(name, number)).await.body;
         }
         assert_eq!((world.runs(), &last["retryAfterMs"]), (2 * FAILURES, &Value::Null), "{last}");
     }

@@ -47,7 +47,7 @@ async fn a_waiting_call_that_is_cancelled_has_not_started() {
 }
 
 #[tokio::test]
-async fn shutdown_puts_back_what_can_be_repeated_and_what_did_not_start() {
+async fn shutdown_requeues_calls_that_can_be_repeated_or_did_not_start() {
     let world = World::with(|settings| settings.max_in_flight = 1);
     let (running, repeatable) = world.begin_running(call("wait", json!({}))).await;
     let (waiting, not_started) = world.begin(call("pay", json!({})));
@@ -60,7 +60,7 @@ async fn shutdown_puts_back_what_can_be_repeated_and_what_did_not_start() {
 }
 
 #[tokio::test]
-async fn shutdown_puts_back_what_waits_for_its_backend() {
+async fn shutdown_requeues_calls_that_wait_for_their_backend() {
     let world = World::new();
     world.register("pending");
     let (waiting, not_started) = world.begin_running(call("pending", json!({}))).await;
@@ -71,7 +71,7 @@ async fn shutdown_puts_back_what_waits_for_its_backend() {
 }
 
 #[tokio::test]
-async fn shutdown_answers_what_may_have_had_its_effect() {
+async fn shutdown_replies_to_calls_that_may_have_had_their_effect() {
     for tool in ["wait_effectful", "wait_undeclared"] {
         let world = World::new();
         let (running, settled) = world.begin_running(call(tool, json!({}))).await;
@@ -96,15 +96,15 @@ async fn a_request_that_its_cancellation_overtook_is_answered_and_not_run() {
         call.properties.message_id = Some(format!("sent-{seconds}"));
         call
     };
-    let body = world.answer(sent_at(1_700_000_000)).await.body;
+    let body = world.reply(sent_at(1_700_000_000)).await.body;
     assert_eq!((&body["code"], &body["outcome"]), (&json!("cancelled"), &json!("not_started")));
     assert_eq!(world.runs(), 0);
-    let body = world.answer(sent_at(1_700_000_001)).await.body;
+    let body = world.reply(sent_at(1_700_000_001)).await.body;
     assert_eq!(body["content"], "paid", "the model uses its id again");
 }
 
 #[tokio::test(start_paused = true)]
-async fn whenever_a_call_is_cancelled_it_has_one_final_answer_that_tells_what_became_of_it() {
+async fn a_call_cancelled_at_any_moment_has_one_final_reply_with_its_outcome() {
     let random = Random::seeded(16);
     let below = |most: u64| random.below(Duration::from_millis(most));
     let mut codes = BTreeMap::<String, usize>::new();
@@ -153,9 +153,9 @@ async fn whenever_a_call_is_cancelled_it_has_one_final_answer_that_tells_what_be
         }
         let sent = world.sent();
         let ids: BTreeSet<_> = sent.iter().map(|sent| sent.properties.message_id.clone()).collect();
-        assert_eq!((sent.len(), ids.len()), (calls, calls), "round {round}: one answer each");
+        assert_eq!((sent.len(), ids.len()), (calls, calls), "round {round}: one reply each");
         let not_started = sent.iter().filter(|sent| sent.body["outcome"] == "not_started").count();
-        assert_eq!(world.runs(), calls - not_started, "round {round}: what was not run is told so");
+        assert_eq!(world.runs(), calls - not_started, "round {round}: what was not run is reported so");
         for sent in sent {
             let code = sent.body["code"].as_str().unwrap_or("ok").to_owned();
             *codes.entry(code).or_default() += 1;
@@ -166,7 +166,7 @@ async fn whenever_a_call_is_cancelled_it_has_one_final_answer_that_tells_what_be
     assert!(codes.values().all(|count| *count > 100), "both ends: {codes:?}");
 }
 
-/// A request of `ana` to cancel her call, to be answered on `tool.result.ana`.
+/// A request of `ana` to cancel her call, with the reply on `tool.result.ana`.
 pub(crate) fn cancellation() -> Message {
     request(&json!({"toolCallId": "call_1"})).typed(Some("Toolbus.ToolCancelRequest"))
 }
@@ -192,7 +192,7 @@ pub(crate) async fn obey(
 }
 
 #[tokio::test]
-async fn a_request_to_cancel_is_answered_with_the_envelope_of_every_answer() {
+async fn the_reply_to_a_cancellation_has_the_envelope_of_every_reply() {
     let world = World::new();
     let service = Service::new(world.dispatcher.clone());
     let trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
@@ -211,7 +211,7 @@ async fn a_request_to_cancel_is_answered_with_the_envelope_of_every_answer() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_answer_that_does_not_leave_holds_up_no_other_cancellation_and_the_end_only_a_little() {
+async fn an_unsent_reply_delays_no_other_cancellation_and_the_drain_only_briefly() {
     let world = World::new();
     world.bus.route(Target::Topic("tool.result.ana".to_owned()), Route::Unavailable);
     let (running, _) = world.begin_running(call("wait_effectful", json!({})).reply_to(None)).await;
@@ -228,7 +228,7 @@ async fn one_answer_that_does_not_leave_holds_up_no_other_cancellation_and_the_e
 }
 
 #[tokio::test]
-async fn a_request_to_cancel_that_is_no_such_request_is_settled_and_not_answered() {
+async fn an_unusable_cancellation_is_settled_without_a_reply() {
     let world = World::new();
     let service = Service::new(world.dispatcher.clone());
     let too_large = request(&json!({"toolCallId": "x".repeat(70_000)})).typed(None);

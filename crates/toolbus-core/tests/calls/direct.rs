@@ -29,11 +29,11 @@ async fn a_call_without_a_budget_has_that_of_the_daemon() {
     let waiting = world.begin_inner(call(&world, "wait_effectful", "s"));
     assert_eq!(cause(waiting.await.unwrap()), Cause::DeadlineExceeded);
     assert!(Clock::SYSTEM.since(begun) >= Duration::from_secs(50), "{:?}", Clock::SYSTEM.since(begun));
-    assert!(world.bus.attempts().is_empty(), "nobody on the bus waits for it");
+    assert!(world.bus.attempts().is_empty(), "no client on the bus waits for it");
 }
 
 #[tokio::test]
-async fn a_caller_whom_somebody_else_has_found_out_is_verified() {
+async fn a_caller_that_another_component_identified_is_verified() {
     let world = World::new();
     let caller = call(&world, "echo", "s").caller;
     assert!(caller.verified);
@@ -43,7 +43,7 @@ async fn a_caller_whom_somebody_else_has_found_out_is_verified() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_drain_waits_for_it_then_ends_it_and_further_ones_are_refused() {
+async fn a_drain_waits_for_an_inner_call_then_ends_it_and_refuses_further_ones() {
     let world = World::new();
     let running = world.begin_inner(call(&world, "wait_effectful", "s"));
     world.until_running(1).await;
@@ -75,9 +75,9 @@ async fn a_call_that_did_not_begin_before_the_time_is_over_can_be_made_again() {
             tokio::task::yield_now().await;
         }
         world.dispatcher.shut_down();
-        let told = waiting.await.unwrap().unwrap_err().verdict.unwrap();
+        let verdict = waiting.await.unwrap().unwrap_err().verdict.unwrap();
         assert_eq!(
-            told,
+            verdict,
             Verdict { code: Code::Overloaded, is_retryable: true, outcome: Some(Outcome::NotStarted) },
             "{tool} {key:?}"
         );

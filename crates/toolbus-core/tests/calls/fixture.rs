@@ -1,4 +1,4 @@
-//! A dispatcher with a bus that records what it is given, and tools that do as they are told.
+//! A dispatcher with a bus that records what it is given, and scripted tools.
 
 use parking_lot::Mutex;
 use std::sync::Arc;
@@ -49,7 +49,7 @@ pub(crate) fn sent(bus: &RecordingBus) -> Vec<Sent> {
     bus.sent().into_iter().map(shown).collect()
 }
 
-/// Counts what the dispatcher tells, and panics where it is told to.
+/// Counts the events of the dispatcher, and panics on demand.
 #[derive(Default)]
 pub(crate) struct Recorder {
     published: AtomicUsize,
@@ -60,7 +60,7 @@ pub(crate) struct Recorder {
 }
 
 impl Recorder {
-    /// Publishes of answers that were begun.
+    /// Publishes of replies that were begun.
     pub(crate) fn published(&self) -> usize {
         self.published.load(Ordering::SeqCst)
     }
@@ -70,7 +70,7 @@ impl Recorder {
         self.dead_letters.load(Ordering::SeqCst)
     }
 
-    /// Calls in whose place another one ran.
+    /// Calls for which another one ran.
     pub(crate) fn attached(&self) -> usize {
         self.attached.load(Ordering::SeqCst)
     }
@@ -142,7 +142,7 @@ pub(crate) struct World {
     pub(crate) gates: Arc<Gates>,
     pub(crate) bus: Arc<RecordingBus>,
     pub(crate) load: Arc<Load>,
-    pub(crate) told: Arc<Recorder>,
+    pub(crate) recorder: Arc<Recorder>,
     pub(crate) runs: Arc<AtomicUsize>,
     /// Lets one call of a `wait…` tool end.
     pub(crate) go_on: Arc<Notify>,
@@ -184,14 +184,14 @@ impl World {
                 .register(Tool::new(descriptor, Scripted { runs: Arc::clone(&runs), go_on: Arc::clone(&go_on) }))
                 .unwrap();
         }
-        let told: Arc<Recorder> = Arc::default();
-        let telemetry = Arc::new(RecordingTelemetry(Arc::clone(&told)));
+        let recorder: Arc<Recorder> = Arc::default();
+        let telemetry = Arc::new(RecordingTelemetry(Arc::clone(&recorder)));
         let gates = Arc::new(gates(registry, &settings));
         let bus_of_calls = Arc::clone(&bus) as Arc<dyn Bus>;
         let (of_calls, discard) = (Arc::clone(&gates), Arc::new(Discard));
         let dispatcher =
             Dispatcher::new(settings, of_calls, bus_of_calls, telemetry, discard, Arc::clone(&load), arrivals);
-        Self { dispatcher, gates, bus, load, told, runs, go_on }
+        Self { dispatcher, gates, bus, load, recorder, runs, go_on }
     }
 
     /// Delivers a message and waits until it has been handled.
@@ -228,16 +228,16 @@ impl World {
     }
 
     /// Delivers a message that must be acknowledged, and gives the one message that leaves.
-    pub(crate) async fn answer(&self, message: Message) -> Sent {
+    pub(crate) async fn reply(&self, message: Message) -> Sent {
         let before = self.sent().len();
         let settlement = self.deliver(message).await;
         assert_eq!(settlement.get(), Some(Settled::Acknowledged));
         let mut sent = self.sent();
-        assert_eq!(sent.len(), before + 1, "exactly one answer");
+        assert_eq!(sent.len(), before + 1, "exactly one reply");
         sent.pop().unwrap()
     }
 
-    /// Registers one more tool, without a declared effect, that says "paid".
+    /// Registers one more tool, without a declared effect, that returns "paid".
     pub(crate) fn register(&self, name: &str) {
         self.register_as(ToolDescriptor::new(name, "test", "local"));
     }
@@ -291,9 +291,9 @@ impl World {
         }
     }
 
-    /// Waits until the ledger has told of at least this many events.
-    pub(crate) async fn until_told(&self, events: usize) {
-        while self.told.ledger().len() < events {
+    /// Waits until at least this many events of the ledger were recorded.
+    pub(crate) async fn until_recorded(&self, events: usize) {
+        while self.recorder.ledger().len() < events {
             tokio::task::yield_now().await;
         }
     }
@@ -330,17 +330,17 @@ pub(crate) fn control(dispatcher: &Dispatcher, bus: &Arc<RecordingBus>) -> Contr
     ControlService::new(about, bus, settings().replies, dispatcher.clone(), SessionSets::default())
 }
 
-/// Delivers a message on a topic, and waits until it is answered. Returns how it was settled.
+/// Delivers a message on a topic, and waits until it is settled. Returns its settlement.
 pub(crate) async fn serve(
     dispatcher: &Dispatcher,
     control: &ControlService,
     topic: &str,
     message: Message,
 ) -> Settlement {
-    let (mut asked, settlement) = delivery(message);
-    asked.routing_key = topic.into();
+    let (mut delivery, settlement) = delivery(message);
+    delivery.routing_key = topic.into();
     let (sender, receiver) = mpsc::channel(1);
-    sender.send(asked).await.unwrap();
+    sender.send(delivery).await.unwrap();
     drop(sender);
     let service = Service::new(dispatcher.clone());
     service.serve_requests(control, receiver).await;
@@ -371,15 +371,15 @@ pub(crate) fn settings() -> DispatcherSettings {
     }
 }
 
-/// Gates that let everybody use everything, and take all room that there is.
+/// Gates by which every caller may use every tool and all the room.
 fn gates(registry: Registry, settings: &DispatcherSettings) -> Gates {
-    let everybody = AgentPolicy {
+    let unlisted = AgentPolicy {
         max_in_flight: Some(settings.max_in_flight),
         max_queued: Some(settings.max_waiting),
         ..AgentPolicy::default()
     };
     let capacity = Capacity { max_in_flight: settings.max_in_flight, max_waiting: settings.max_waiting };
-    let policy = Policy { default: everybody, ..Policy::default() };
+    let policy = Policy { default: unlisted, ..Policy::default() };
     Gates::new(PolicyHandle::new(registry, Identity::default(), policy, capacity))
 }
 

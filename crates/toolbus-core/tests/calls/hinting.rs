@@ -1,4 +1,4 @@
-//! `tool.hints`: who asks, what is refused, and how often it may be asked.
+//! `tool.hints`: its callers, refusals and rate.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use toolbus_core::policy::EffectiveTools;
 
 use crate::fixture::{World, control, request, serve};
 
-/// Says who asks, what it may use, and what it says.
+/// Returns the caller, its tools, and the text.
 struct Repeats;
 
 impl HintSource for Repeats {

@@ -37,13 +37,13 @@ fn waiting(world: &World) -> InnerCall {
     keyed(world, "wait_effectful", &json!({}))
 }
 
-fn told(ended: Ended) -> (Code, Option<Outcome>) {
+fn failure(ended: Ended) -> (Code, Option<Outcome>) {
     let Verdict { code, outcome, .. } = ended.unwrap_err().verdict.unwrap();
     (code, outcome)
 }
 
 #[tokio::test]
-async fn a_call_that_comes_again_gets_the_answer_here_and_of_another_daemon() {
+async fn a_repeated_call_gets_the_same_reply_here_and_from_another_daemon() {
     for origin in [InnerOrigin::McpClient, InnerOrigin::Schedule] {
         let ledger = ledger(ROOMY);
         let pay = async |world: &World| {
@@ -53,10 +53,10 @@ async fn a_call_that_comes_again_gets_the_answer_here_and_of_another_daemon() {
         for _ in 0..2 {
             assert_eq!(pay(&world).await, Ok(ToolOutput::text("paid")));
         }
-        assert_eq!((world.runs(), world.told.ledger()), (1, vec![LedgerEvent::Replayed]));
+        assert_eq!((world.runs(), world.recorder.ledger()), (1, vec![LedgerEvent::Replayed]));
         let other = daemon(&ledger);
         assert_eq!((pay(&other).await, other.runs()), (Ok(ToolOutput::text("paid")), 0));
-        assert!(world.bus.attempts().is_empty(), "its answer goes to its maker alone");
+        assert!(world.bus.attempts().is_empty(), "its reply goes to its maker alone");
     }
 }
 
@@ -67,7 +67,7 @@ async fn calls_without_a_key_and_with_another_one_are_others() {
         let call = InnerCall { idempotency_key: key.map(Into::into), ..keyed(&world, "pay", &json!({})) };
         assert_eq!(world.dispatcher.invoke(call).await, Ok(ToolOutput::text("paid")));
     }
-    assert_eq!((world.runs(), world.told.ledger()), (4, Vec::new()));
+    assert_eq!((world.runs(), world.recorder.ledger()), (4, Vec::new()));
 }
 
 #[tokio::test]
@@ -76,16 +76,16 @@ async fn a_key_of_another_tool_or_of_other_arguments_is_refused() {
     pay(&world).await.unwrap();
     for (tool, arguments) in [("echo", json!({"text": "t"})), ("pay", json!({"more": 1}))] {
         let refused = world.dispatcher.invoke(keyed(&world, tool, &arguments)).await;
-        assert_eq!(told(refused), (Code::InvalidArguments, None));
+        assert_eq!(failure(refused), (Code::InvalidArguments, None));
     }
-    assert_eq!((world.runs(), world.told.ledger()), (1, vec![LedgerEvent::Conflict; 2]));
+    assert_eq!((world.runs(), world.recorder.ledger()), (1, vec![LedgerEvent::Conflict; 2]));
 }
 
 #[tokio::test]
 async fn a_key_stands_for_the_same_request_on_the_bus() {
     let world = daemon(&ledger(ROOMY));
     pay(&world).await.unwrap();
-    let again = world.answer(message("pay", json!({})).header(KEY, "k")).await;
+    let again = world.reply(message("pay", json!({})).header(KEY, "k")).await;
     assert_eq!((&again.body["content"], &again.body["toolCallId"]), (&json!("paid"), &json!("call_1")));
     assert_eq!(world.runs(), 1);
 }
@@ -96,7 +96,7 @@ async fn duplicates_attach_to_a_call_under_way_whichever_way_they_come() {
     let first = begin_running(&world).await;
     let (by_message, _) = world.begin(message("wait_effectful", json!({})).header(KEY, "k"));
     let second = world.begin_inner(waiting(&world));
-    world.until_told(2).await;
+    world.until_recorded(2).await;
     world.go_on.notify_one();
     for call in [first, second] {
         assert_eq!(call.await.unwrap(), Ok(ToolOutput::text("waited")));
@@ -104,11 +104,11 @@ async fn duplicates_attach_to_a_call_under_way_whichever_way_they_come() {
     by_message.await.unwrap();
     let sent = world.sent();
     assert_eq!((sent.len(), &sent[0].body["content"], world.runs()), (1, &json!("waited"), 1));
-    assert_eq!(world.told.ledger(), [LedgerEvent::Attached; 2]);
+    assert_eq!(world.recorder.ledger(), [LedgerEvent::Attached; 2]);
 }
 
 #[tokio::test]
-async fn duplicates_of_one_call_id_get_an_answer_each() {
+async fn duplicates_of_one_call_id_get_a_reply_each() {
     let call = |world: &World| InnerCall { call_id: "t1".into(), ..waiting(world) };
     for is_message_first in [false, true] {
         let world = daemon(&ledger(ROOMY));
@@ -118,7 +118,7 @@ async fn duplicates_of_one_call_id_get_an_answer_each() {
         };
         world.until_running(1).await;
         let duplicates = [world.begin_inner(call(&world)), world.begin_inner(call(&world))];
-        while world.told.ledger().len() < 2 && !duplicates.iter().any(JoinHandle::is_finished) {
+        while world.recorder.ledger().len() < 2 && !duplicates.iter().any(JoinHandle::is_finished) {
             tokio::task::yield_now().await;
         }
         world.go_on.notify_one();
@@ -128,7 +128,7 @@ async fn duplicates_of_one_call_id_get_an_answer_each() {
         if let Some(by_message) = by_message {
             by_message.await.unwrap();
         }
-        assert_eq!((world.runs(), world.told.ledger()), (1, vec![LedgerEvent::Attached; 2]));
+        assert_eq!((world.runs(), world.recorder.ledger()), (1, vec![LedgerEvent::Attached; 2]));
     }
 }
 
@@ -137,7 +137,7 @@ async fn a_client_attaches_to_a_call_that_a_message_brought() {
     let world = daemon(&ledger(ROOMY));
     let (running, _) = world.begin_running(message("wait_effectful", json!({})).header(KEY, "k")).await;
     let attached = world.begin_inner(waiting(&world));
-    world.until_told(1).await;
+    world.until_recorded(1).await;
     assert_eq!(world.finish(attached).await, Ok(ToolOutput::text("waited")));
     running.await.unwrap();
     assert_eq!((world.runs(), world.sent().len()), (1, 1));
@@ -150,9 +150,9 @@ async fn a_duplicate_that_is_given_up_leaves_the_call_under_way() {
     let duplicate = waiting(&world);
     let cancelled = duplicate.cancelled.clone();
     let second = world.begin_inner(duplicate);
-    world.until_told(1).await;
+    world.until_recorded(1).await;
     cancelled.cancel();
-    assert_eq!(told(second.await.unwrap()), (Code::Cancelled, Some(Outcome::Unknown)));
+    assert_eq!(failure(second.await.unwrap()), (Code::Cancelled, Some(Outcome::Unknown)));
     assert_eq!(world.finish(first).await, Ok(ToolOutput::text("waited")));
 }
 
@@ -161,9 +161,9 @@ async fn the_number_of_duplicates_that_wait_is_bounded() {
     let world = daemon(&ledger(ROOMY));
     let first = begin_running(&world).await;
     let attached: Vec<_> = (0..64).map(|_| world.begin_inner(waiting(&world))).collect();
-    world.until_told(attached.len()).await;
+    world.until_recorded(attached.len()).await;
     let refused = world.dispatcher.invoke(waiting(&world)).await;
-    assert_eq!(told(refused), (Code::Overloaded, Some(Outcome::NotStarted)));
+    assert_eq!(failure(refused), (Code::Overloaded, Some(Outcome::NotStarted)));
     world.go_on.notify_one();
     for call in [vec![first], attached].into_iter().flatten() {
         assert_eq!(call.await.unwrap(), Ok(ToolOutput::text("waited")));
@@ -181,7 +181,7 @@ async fn a_call_that_another_daemon_still_runs_is_waited_for_and_can_be_given_up
     let given_up = other.begin_inner(given_up);
     tokio::time::sleep(Duration::from_secs(10)).await;
     cancelled.cancel();
-    assert_eq!(told(given_up.await.unwrap()), (Code::Cancelled, Some(Outcome::Unknown)));
+    assert_eq!(failure(given_up.await.unwrap()), (Code::Cancelled, Some(Outcome::Unknown)));
     let patient = other.begin_inner(waiting(&other));
     tokio::time::sleep(Duration::from_secs(10)).await;
     assert_eq!(slow.finish(running).await, Ok(ToolOutput::text("waited")));
@@ -197,7 +197,7 @@ async fn a_call_whose_daemon_was_killed_while_it_ran_is_not_run_again() {
     let other = daemon(&ledger);
     let unknown = other.dispatcher.invoke(waiting(&other)).await.unwrap_err();
     assert!(unknown.message.ends_with("find out before calling again."), "{}", unknown.message);
-    assert_eq!((told(Err(unknown)), other.runs()), ((Code::ExecutionFailed, Some(Outcome::Unknown)), 0));
+    assert_eq!((failure(Err(unknown)), other.runs()), ((Code::ExecutionFailed, Some(Outcome::Unknown)), 0));
 }
 
 #[tokio::test]
@@ -205,7 +205,7 @@ async fn a_call_that_did_not_start_may_be_tried_again_by_its_key() {
     let world = daemon(&ledger(ROOMY));
     for runs in [1, 2] {
         let failed = world.dispatcher.invoke(keyed(&world, "fail", &json!({}))).await;
-        assert_eq!((told(failed), world.runs()), ((Code::ExecutionFailed, Some(Outcome::NotStarted)), runs));
+        assert_eq!((failure(failed), world.runs()), ((Code::ExecutionFailed, Some(Outcome::NotStarted)), runs));
     }
 }
 

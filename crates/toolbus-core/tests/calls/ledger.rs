@@ -78,26 +78,26 @@ pub(crate) const UNKNOWN: (&str, &str, bool) = ("execution_failed", "unknown", f
 const REFUSED: (&str, &str, bool) = ("execution_failed", "not_started", true);
 
 #[tokio::test]
-async fn a_message_that_is_published_twice_runs_once_and_has_one_answer() {
+async fn a_message_published_twice_runs_once_and_has_one_reply() {
     let world = daemon(&ledger(ROOMY));
-    let (first, again) = (world.answer(pay()).await, world.answer(pay()).await);
+    let (first, again) = (world.reply(pay()).await, world.reply(pay()).await);
     assert_eq!((world.runs(), content(&first)), (1, &json!("paid")));
     assert_eq!((first.body, first.properties), (again.body, again.properties), "identical, message id included");
-    assert_eq!(world.told.ledger(), [LedgerEvent::Replayed]);
+    assert_eq!(world.recorder.ledger(), [LedgerEvent::Replayed]);
 }
 
 #[tokio::test]
-async fn another_daemon_repeats_the_answer_of_one_that_ended_before_it_acknowledged() {
+async fn another_daemon_replays_the_reply_of_one_that_ended_before_the_acknowledgement() {
     let ledger = ledger(ROOMY);
-    let first = daemon(&ledger).answer(pay()).await;
+    let first = daemon(&ledger).reply(pay()).await;
     let other = daemon(&ledger);
-    let again = other.answer(pay().redelivered()).await;
+    let again = other.reply(pay().redelivered()).await;
     assert_eq!(other.runs(), 0);
     assert_eq!((first.body, first.properties), (again.body, again.properties), "identical, message id included");
 }
 
 #[tokio::test]
-async fn a_duplicate_that_arrives_while_the_first_runs_gets_the_same_answer_at_its_own_address() {
+async fn a_duplicate_of_a_running_call_gets_the_same_reply_at_its_own_address() {
     let world = daemon(&ledger(ROOMY));
     let (running, first) = world.begin_running(wait()).await;
     let mut elsewhere = wait().reply_to(Some("tool.result.ana.again"));
@@ -116,20 +116,20 @@ async fn a_duplicate_that_arrives_while_the_first_runs_gets_the_same_answer_at_i
     for settlement in settlements.into_iter().chain([same]) {
         assert_eq!(settlement.get(), Some(Settled::Acknowledged));
     }
-    assert_eq!(world.told.ledger(), [LedgerEvent::Attached; 3]);
-    assert_eq!(world.told.attached(), 3, "and the first is none of them");
+    assert_eq!(world.recorder.ledger(), [LedgerEvent::Attached; 3]);
+    assert_eq!(world.recorder.attached(), 3, "and the first is none of them");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_call_whose_daemon_was_killed_while_it_ran_is_answered_with_an_unknown_outcome_and_not_run() {
+async fn a_call_whose_daemon_was_killed_during_it_has_an_unknown_outcome_and_is_not_run() {
     let ledger = ledger(ROOMY);
     kill_during(&ledger, wait()).await;
     let other = daemon(&ledger);
-    let answer = other.answer(wait().redelivered()).await;
-    assert_eq!((code(&answer), other.runs()), (UNKNOWN, 0));
-    assert_eq!(other.told.ledger(), [LedgerEvent::Unknown]);
-    let third = daemon(&ledger).answer(wait().redelivered()).await;
-    assert_eq!((answer.body, answer.properties), (third.body, third.properties), "there is one answer from then on");
+    let reply = other.reply(wait().redelivered()).await;
+    assert_eq!((code(&reply), other.runs()), (UNKNOWN, 0));
+    assert_eq!(other.recorder.ledger(), [LedgerEvent::Unknown]);
+    let third = daemon(&ledger).reply(wait().redelivered()).await;
+    assert_eq!((reply.body, reply.properties), (third.body, third.properties), "there is one reply from then on");
 }
 
 #[tokio::test(start_paused = true)]
@@ -159,7 +159,7 @@ async fn a_call_that_another_daemon_still_runs_is_waited_for_as_long_as_its_tool
     let (running, _) = slow.begin_running(long()).await;
     let (waiting, _) = other.begin(long().redelivered());
     tokio::time::sleep(Duration::from_secs(90)).await;
-    assert_eq!(other.sent().len(), 0, "calls have 60 s where their tool says nothing");
+    assert_eq!(other.sent().len(), 0, "calls have 60 s where their tool has no limit");
     slow.finish(running).await;
     waiting.await.unwrap();
     let (first, second) = (slow.sent().pop().unwrap(), other.sent().pop().unwrap());
@@ -172,19 +172,19 @@ async fn beside_a_run_of_another_daemon_a_key_starts_no_second_one_though_its_to
     let (slow, other) = (daemon(&ledger), daemon(&ledger));
     let keyed = || call("wait", json!({})).header(KEY, "k");
     let (running, _) = slow.begin_running(keyed()).await;
-    let given_up = other.answer(keyed().id("hasty").header("rb-timeout-ms", "20000")).await;
+    let given_up = other.reply(keyed().id("hasty").header("rb-timeout-ms", "20000")).await;
     assert_eq!((code(&given_up), other.runs()), (UNKNOWN, 0));
     slow.finish(running).await;
-    assert_eq!(code(&slow.sent().pop().unwrap()), UNKNOWN, "both say the same");
+    assert_eq!(code(&slow.sent().pop().unwrap()), UNKNOWN, "both send the same");
 }
 
 #[tokio::test(start_paused = true)]
-async fn of_a_daemon_that_is_slow_and_one_that_gave_it_up_both_say_the_same() {
+async fn a_slow_daemon_and_one_that_gave_its_call_up_send_the_same_reply() {
     let ledger = ledger(ROOMY);
     let (slow, other) = (daemon(&ledger), daemon(&ledger));
     let budget = |message: Message| message.header("rb-timeout-ms", "20000");
     let (running, _) = slow.begin_running(wait()).await;
-    let given_up = other.answer(budget(wait()).redelivered()).await;
+    let given_up = other.reply(budget(wait()).redelivered()).await;
     assert_eq!(code(&given_up), UNKNOWN);
     slow.finish(running).await;
     let late = slow.sent().pop().unwrap();
@@ -211,30 +211,30 @@ async fn a_key_identifies_a_request_whatever_its_ids_and_the_order_of_its_fields
         let body = json!({"toolCallId": id, "toolName": "pay", "arguments": arguments});
         request(&body).id(id).header(KEY, "order-7")
     };
-    let first = world.answer(keyed("one", r#"{"a":1,"b":2}"#)).await;
-    let again = world.answer(keyed("two", r#"{"b": 2, "a": 1}"#)).await;
+    let first = world.reply(keyed("one", r#"{"a":1,"b":2}"#)).await;
+    let again = world.reply(keyed("two", r#"{"b": 2, "a": 1}"#)).await;
     assert_eq!((world.runs(), content(&again)), (1, &json!("paid")));
     assert_eq!(first.properties.message_id, again.properties.message_id);
     assert_eq!([&first.body["toolCallId"], &again.body["toolCallId"]], ["one", "two"], "each its own");
-    let other = world.answer(keyed("three", r#"{"a":1,"b":3}"#)).await;
+    let other = world.reply(keyed("three", r#"{"a":1,"b":3}"#)).await;
     assert_eq!(code(&other).0, "invalid_arguments");
     assert!(other.body["message"].as_str().unwrap().contains("idempotency key"), "{}", other.body);
-    let other_tool = world.answer(call("echo", json!({"text": "t"})).id("four").header(KEY, "order-7")).await;
+    let other_tool = world.reply(call("echo", json!({"text": "t"})).id("four").header(KEY, "order-7")).await;
     assert_eq!((code(&other_tool).0, world.runs()), ("invalid_arguments", 1));
     let mut others = keyed("five", r#"{"a":1,"b":2}"#);
     others.properties.headers[0].1 = "bob".to_owned();
-    assert_eq!((content(&world.answer(others).await), world.runs()), (&json!("paid"), 2), "a caller has its own keys");
+    assert_eq!((content(&world.reply(others).await), world.runs()), (&json!("paid"), 2), "a caller has its own keys");
 }
 
 #[tokio::test]
-async fn a_call_id_identifies_a_request_only_if_the_caller_says_so() {
+async fn a_call_id_is_the_key_only_if_the_header_requests_it() {
     let world = daemon(&ledger(ROOMY));
     for id in ["one", "two"] {
-        world.answer(pay().id(id)).await;
+        world.reply(pay().id(id)).await;
     }
     assert_eq!(world.runs(), 2);
     for id in ["three", "four"] {
-        world.answer(pay().id(id).header(KEY, "tool-call-id")).await;
+        world.reply(pay().id(id).header(KEY, "tool-call-id")).await;
     }
     assert_eq!(world.runs(), 3);
 }
@@ -243,7 +243,7 @@ async fn a_call_id_identifies_a_request_only_if_the_caller_says_so() {
 async fn a_key_that_cannot_be_used_is_refused_by_the_name_of_its_header() {
     let world = daemon(&ledger(ROOMY));
     for key in ["", "a\u{7}b", &"x".repeat(256)] {
-        let refused = world.answer(pay().header(KEY, key)).await;
+        let refused = world.reply(pay().header(KEY, key)).await;
         assert_eq!(code(&refused).0, "invalid_arguments");
         assert!(refused.body["message"].as_str().unwrap().contains("'rb-idempotency-key'"), "{}", refused.body);
     }
@@ -254,27 +254,27 @@ async fn a_key_that_cannot_be_used_is_refused_by_the_name_of_its_header() {
 async fn a_retry_of_a_call_that_did_not_start_runs() {
     let world = daemon(&ledger(ROOMY));
     for runs in [1, 2] {
-        let failed = world.answer(call("fail", json!({})).header(KEY, "k")).await;
+        let failed = world.reply(call("fail", json!({})).header(KEY, "k")).await;
         assert_eq!((code(&failed), world.runs()), (REFUSED, runs));
     }
 }
 
 #[tokio::test]
-async fn a_message_that_was_answered_not_started_is_not_run_when_it_comes_again() {
+async fn a_message_replied_to_as_not_started_is_not_run_on_redelivery() {
     let ledger = ledger(ROOMY);
     let (first, other) = (daemon(&ledger), daemon(&ledger));
     [&first, &other].into_iter().for_each(|world| register(world, "fail_to_pay", Effect::Effectful));
-    let refused = first.answer(call("fail_to_pay", json!({}))).await;
+    let refused = first.reply(call("fail_to_pay", json!({}))).await;
     assert_eq!(code(&refused), REFUSED);
     for world in [&first, &other] {
-        let again = world.answer(call("fail_to_pay", json!({})).redelivered()).await;
+        let again = world.reply(call("fail_to_pay", json!({})).redelivered()).await;
         assert_eq!((&again.body, &again.properties), (&refused.body, &refused.properties));
     }
-    assert_eq!((first.runs(), other.runs()), (1, 0), "its caller was told that it may try again, under another id");
+    assert_eq!((first.runs(), other.runs()), (1, 0), "its caller may try again, under another id");
 }
 
 #[tokio::test(start_paused = true)]
-async fn of_an_idempotent_call_that_may_have_acted_before_is_not_said_that_it_did_not_start() {
+async fn an_idempotent_call_that_may_have_acted_before_is_not_reported_as_not_started() {
     let ledger = ledger(ROOMY);
     let killed = daemon(&ledger);
     register(&killed, "wait_to_put", Effect::Idempotent);
@@ -282,9 +282,9 @@ async fn of_an_idempotent_call_that_may_have_acted_before_is_not_said_that_it_di
     running.abort();
     let (busy, occupying) = busy(&ledger).await;
     register(&busy, "wait_to_put", Effect::Idempotent);
-    let again = busy.answer(call("wait_to_put", json!({})).redelivered()).await;
+    let again = busy.reply(call("wait_to_put", json!({})).redelivered()).await;
     assert_eq!(code(&again), ("overloaded", "unknown", true));
-    let new = busy.answer(call("wait_to_put", json!({})).id("new")).await;
+    let new = busy.reply(call("wait_to_put", json!({})).id("new")).await;
     assert_eq!(code(&new), ("overloaded", "not_started", true));
     busy.finish(occupying).await;
 }
@@ -293,14 +293,14 @@ async fn of_an_idempotent_call_that_may_have_acted_before_is_not_said_that_it_di
 async fn a_refusal_is_not_repeated_for_a_message_that_another_daemon_has_run_since() {
     let ledger = ledger(ROOMY);
     let (busy, occupying) = busy(&ledger).await;
-    assert_eq!(code(&busy.answer(wait()).await), ("overloaded", "not_started", true));
+    assert_eq!(code(&busy.reply(wait()).await), ("overloaded", "not_started", true));
     kill_during(&ledger, wait()).await;
-    assert_eq!(code(&busy.answer(wait().redelivered()).await), UNKNOWN);
+    assert_eq!(code(&busy.reply(wait().redelivered()).await), UNKNOWN);
     busy.finish(occupying).await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_redelivery_that_attaches_to_a_refused_copy_is_answered_with_what_another_daemon_knows_of_it() {
+async fn a_redelivery_attached_to_a_refused_copy_gets_the_outcome_known_to_another_daemon() {
     let ledger = ledger(ROOMY);
     let (busy, occupying) = busy(&ledger).await;
     let address = Target::Topic("tool.result.ana".to_owned());
@@ -322,7 +322,7 @@ async fn a_redelivery_that_attaches_to_a_refused_copy_is_answered_with_what_anot
 }
 
 #[tokio::test(start_paused = true)]
-async fn duplicates_are_settled_once_their_answer_is_confirmed() {
+async fn duplicates_are_settled_once_their_reply_is_confirmed() {
     let world = daemon(&ledger(ROOMY));
     let (running, _) = world.begin_running(wait()).await;
     let (elsewhere, address) = (wait().reply_to(Some("tool.result.again")), "tool.result.again");
@@ -337,14 +337,14 @@ async fn duplicates_are_settled_once_their_answer_is_confirmed() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_tool_that_may_run_again_does_so_after_a_crash_and_is_answered_once_by_its_key() {
+async fn a_repeatable_tool_runs_again_after_a_crash_and_once_per_key() {
     let ledger = ledger(ROOMY);
     let keyed = || call("wait", json!({})).header(KEY, "k");
     kill_during(&ledger, keyed()).await;
     let other = daemon(&ledger);
     other.go_on.notify_one();
-    assert_eq!((content(&other.answer(keyed().redelivered()).await), other.runs()), (&json!("waited"), 1));
-    assert_eq!((content(&other.answer(keyed().id("another")).await), other.runs()), (&json!("waited"), 1));
+    assert_eq!((content(&other.reply(keyed().redelivered()).await), other.runs()), (&json!("waited"), 1));
+    assert_eq!((content(&other.reply(keyed().id("another")).await), other.runs()), (&json!("waited"), 1));
 }
 
 #[tokio::test]
@@ -353,22 +353,22 @@ async fn read_only_tools_are_not_recorded() {
     let echo = || call("echo", json!({"text": "hello"}));
     for _ in 0..2 {
         let world = daemon(&ledger);
-        assert_eq!(content(&world.answer(echo().redelivered()).await), "hello");
+        assert_eq!(content(&world.reply(echo().redelivered()).await), "hello");
         assert_eq!(world.runs(), 1);
     }
     assert_eq!(ledger.usage(), LedgerUsage::default());
 }
 
 #[tokio::test]
-async fn an_answer_is_repeated_though_its_tool_is_gone() {
+async fn a_reply_is_replayed_though_its_tool_is_gone() {
     let ledger = ledger(ROOMY);
     let unknown = || call("gone", json!({}));
     let first = daemon(&ledger);
     first.register("gone");
-    let answer = first.answer(unknown()).await;
+    let reply = first.reply(unknown()).await;
     let other = daemon(&ledger);
-    assert_eq!(other.answer(unknown()).await.body, answer.body);
-    assert_eq!(other.answer(unknown().id("new")).await.body["code"], "tool_not_found");
+    assert_eq!(other.reply(unknown()).await.body, reply.body);
+    assert_eq!(other.reply(unknown().id("new")).await.body["code"], "tool_not_found");
 }
 
 #[tokio::test]
@@ -381,64 +381,64 @@ async fn requests_without_a_message_id_are_known_again_only_if_the_broker_redeli
     };
     let world = daemon(&ledger);
     for runs in [1, 2] {
-        world.answer(plain()).await;
+        world.reply(plain()).await;
         assert_eq!(world.runs(), runs, "two that look alike are two");
     }
     let other = daemon(&ledger);
-    assert_eq!((content(&other.answer(plain().redelivered()).await), other.runs()), (&json!("paid"), 0));
+    assert_eq!((content(&other.reply(plain().redelivered()).await), other.runs()), (&json!("paid"), 0));
 }
 
 #[tokio::test]
-async fn of_an_answer_that_is_too_large_to_be_kept_is_known_that_there_was_one() {
+async fn a_reply_too_large_to_be_kept_stays_known_as_sent() {
     let ledger = ledger(ROOMY);
     let small = LedgerSettings { ledger: Arc::clone(&ledger), ttl: Duration::from_secs(60), max_reply: 3 };
     let world = World::with(|settings| settings.ledger = Some(small));
-    assert_eq!(content(&world.answer(pay()).await), "paid");
+    assert_eq!(content(&world.reply(pay()).await), "paid");
     let other = daemon(&ledger);
-    assert_eq!((code(&other.answer(pay().redelivered()).await), other.runs()), (UNKNOWN, 0));
+    assert_eq!((code(&other.reply(pay().redelivered()).await), other.runs()), (UNKNOWN, 0));
 }
 
 #[tokio::test]
 async fn a_full_ledger_refuses_what_it_cannot_remember() {
     let world = daemon(&ledger(LedgerLimits { max_entries: 1, ..ROOMY }));
     let (running, _) = world.begin_running(wait()).await;
-    let refused = world.answer(pay()).await;
+    let refused = world.reply(pay()).await;
     assert_eq!((code(&refused), world.runs()), (("overloaded", "not_started", true), 1));
-    assert_eq!(world.told.ledger(), [LedgerEvent::Full]);
-    assert_eq!(content(&world.answer(call("echo", json!({"text": "served"}))).await), "served");
+    assert_eq!(world.recorder.ledger(), [LedgerEvent::Full]);
+    assert_eq!(content(&world.reply(call("echo", json!({"text": "served"}))).await), "served");
     world.finish(running).await;
-    assert_eq!(content(&world.answer(pay()).await), "paid");
+    assert_eq!(content(&world.reply(pay()).await), "paid");
 }
 
 #[tokio::test]
 async fn after_the_ledger_is_lost_a_request_that_comes_again_runs_again() {
-    assert_eq!(content(&daemon(&ledger(ROOMY)).answer(pay()).await), "paid");
+    assert_eq!(content(&daemon(&ledger(ROOMY)).reply(pay()).await), "paid");
     let other = daemon(&ledger(ROOMY));
-    assert_eq!((content(&other.answer(pay().redelivered()).await), other.runs()), (&json!("paid"), 1));
+    assert_eq!((content(&other.reply(pay().redelivered()).await), other.runs()), (&json!("paid"), 1));
 }
 
 #[tokio::test(start_paused = true)]
-async fn without_a_ledger_that_works_only_what_may_run_again_runs() {
+async fn without_a_working_ledger_only_repeatable_tools_run() {
     for fault in [StoreFault::Away, StoreFault::Unwritable] {
         let broken = faulty();
         broken.set(fault);
         let world = daemon(&(broken as _));
-        let refused = world.answer(pay()).await;
+        let refused = world.reply(pay()).await;
         assert_eq!(code(&refused), REFUSED);
         assert!(!["disk", "away"].iter().any(|detail| refused.body.to_string().contains(detail)), "{}", refused.body);
         // Another daemon may have begun it, or begin it yet.
-        assert_eq!(code(&world.answer(pay().id("again").redelivered()).await), UNKNOWN);
+        assert_eq!(code(&world.reply(pay().id("again").redelivered()).await), UNKNOWN);
         assert_eq!(world.runs(), 0);
         let echo = || call("echo", json!({"text": "served"}));
         for request in [echo(), echo().id("came again").redelivered(), echo().id("with a key").header(KEY, "k")] {
-            assert_eq!(content(&world.answer(request).await), "served");
+            assert_eq!(content(&world.reply(request).await), "served");
         }
         // Neither the beginning nor the reply of the last one was recorded.
-        assert_eq!(world.told.ledger(), [LedgerEvent::Failed; 4]);
+        assert_eq!(world.recorder.ledger(), [LedgerEvent::Failed; 4]);
     }
 }
 
-/// A ledger that records the first beginning, and does not say so.
+/// A ledger that records the first beginning, and returns an error.
 fn unsure_of_beginning() -> Arc<FaultyLedger> {
     let ledger = faulty();
     ledger.fail_once(LedgerOperation::Begin, StoreFault::LostResponses);
@@ -448,8 +448,8 @@ fn unsure_of_beginning() -> Arc<FaultyLedger> {
 #[tokio::test]
 async fn a_call_that_was_refused_runs_when_it_is_retried_though_its_beginning_had_been_recorded() {
     let world = daemon(&(unsure_of_beginning() as _));
-    assert_eq!(code(&world.answer(pay()).await), REFUSED);
-    assert_eq!((content(&world.answer(pay()).await), world.runs()), (&json!("paid"), 1));
+    assert_eq!(code(&world.reply(pay()).await), REFUSED);
+    assert_eq!((content(&world.reply(pay()).await), world.runs()), (&json!("paid"), 1));
 }
 
 #[tokio::test]
@@ -460,10 +460,10 @@ async fn a_call_that_was_refused_runs_when_it_is_retried_though_its_beginning_co
     }
     let world = daemon(&(unsure as _));
     let keyed = |id: &str| pay().id(id).header(KEY, "order-7");
-    assert_eq!(code(&world.answer(keyed("one")).await), REFUSED);
-    assert_eq!((code(&world.answer(keyed("two")).await), world.runs()), (REFUSED, 0), "it still cannot be undone");
-    assert_eq!((content(&world.answer(keyed("three")).await), world.runs()), (&json!("paid"), 1));
-    assert_eq!((content(&world.answer(keyed("four")).await), world.runs()), (&json!("paid"), 1));
+    assert_eq!(code(&world.reply(keyed("one")).await), REFUSED);
+    assert_eq!((code(&world.reply(keyed("two")).await), world.runs()), (REFUSED, 0), "it still cannot be undone");
+    assert_eq!((content(&world.reply(keyed("three")).await), world.runs()), (&json!("paid"), 1));
+    assert_eq!((content(&world.reply(keyed("four")).await), world.runs()), (&json!("paid"), 1));
 }
 
 #[tokio::test]
@@ -473,7 +473,7 @@ async fn a_call_that_had_no_effect_runs_when_it_is_retried_though_its_beginning_
     let world = daemon(&(faulty as _));
     register(&world, "fail_to_pay", Effect::Effectful);
     for runs in [1, 2] {
-        let failed = world.answer(call("fail_to_pay", json!({})).id(&runs.to_string()).header(KEY, "k")).await;
+        let failed = world.reply(call("fail_to_pay", json!({})).id(&runs.to_string()).header(KEY, "k")).await;
         assert_eq!((code(&failed), world.runs()), (REFUSED, runs));
     }
 }
@@ -484,7 +484,7 @@ async fn a_lease_that_was_not_renewed_is_renewed_by_the_next_call() {
     faulty.fail_once(LedgerOperation::Renew, StoreFault::Away);
     let world = daemon(&(Arc::clone(&faulty) as _));
     for (id, renewals) in [("one", 1), ("two", 2)] {
-        world.answer(pay().id(id)).await;
+        world.reply(pay().id(id)).await;
         assert_eq!(faulty.renewals(), renewals);
     }
 }

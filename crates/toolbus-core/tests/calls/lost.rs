@@ -18,7 +18,7 @@ fn pay() -> Message {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_call_that_waits_is_dropped_with_its_connection_and_one_that_runs_is_answered() {
+async fn a_waiting_call_is_dropped_with_its_connection_and_a_running_one_is_answered() {
     let world = World::with(|settings| settings.max_in_flight = 1);
     let (running, first) = world.begin_running(call("wait_effectful", json!({}))).await;
     let (waiting, second) = world.begin(pay());
@@ -26,14 +26,14 @@ async fn a_call_that_waits_is_dropped_with_its_connection_and_one_that_runs_is_a
     first.lose();
     second.lose();
     waiting.await.unwrap();
-    assert_eq!((world.load.waiting(), world.bus.attempts().len()), (0, 0), "nothing is said of it");
+    assert_eq!((world.load.waiting(), world.bus.attempts().len()), (0, 0), "nothing is published for it");
     world.finish(running).await;
     assert_eq!(world.sent().pop().unwrap().body["content"], "waited");
     assert_eq!((world.runs(), world.sent().len()), (1, 1));
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_call_that_comes_again_over_the_next_connection_keeps_its_place() {
+async fn a_call_redelivered_over_the_next_connection_keeps_its_turn() {
     let world = World::with(|settings| settings.max_in_flight = 1);
     let (running, _first) = world.begin_running(call("wait_effectful", json!({}))).await;
     let (waiting, lost) = world.begin(pay());
@@ -64,7 +64,7 @@ async fn a_refusal_that_waits_for_the_broker_is_dropped_with_the_connection() {
 #[tokio::test(start_paused = true)]
 async fn a_redelivered_call_waits_for_a_ledger_that_is_away_and_gets_the_reply_of_the_daemon_that_ran_it() {
     let stored = ledger(ROOMY);
-    let first = daemon(&stored).answer(pay()).await;
+    let first = daemon(&stored).reply(pay()).await;
     let away = Arc::new(FaultyLedger::new(stored));
     away.set(StoreFault::Away);
     let other = daemon(&(Arc::clone(&away) as Arc<dyn Ledger>));

@@ -7,12 +7,12 @@
     reason = "a test fails by panicking, helpers outside test functions included"
 )]
 
-mod answering;
 mod bad_input;
 mod breakers;
 mod cancelling;
 mod direct;
 mod fixture;
+mod handlers;
 mod hinting;
 mod keyed;
 mod ledger;

@@ -9,7 +9,7 @@ use crate::fixture::{Message, Sent, World, call};
 
 const MARK: &str = "rb-rb-content-trust";
 
-/// Says how far it is, and ends.
+/// Reports its progress, and ends.
 struct Reporting;
 
 impl Executor for Reporting {
@@ -27,7 +27,7 @@ fn is_marked(sent: &Sent) {
 }
 
 #[tokio::test]
-async fn every_answer_to_a_call_is_marked_whatever_became_of_it() {
+async fn every_reply_to_a_call_is_marked_whatever_its_outcome() {
     let world = World::new();
     let at_a_server = Message { topic: "tool.invoke.mcp", ..call("read_file", json!({})) };
     let calls = [
@@ -41,14 +41,14 @@ async fn every_answer_to_a_call_is_marked_whatever_became_of_it() {
         (at_a_server.header("rb-rb-mcp-server", "files"), "RockBot.Tools.ToolError"),
     ];
     for (message, message_type) in calls {
-        let sent = world.answer(message).await;
+        let sent = world.reply(message).await;
         assert_eq!(sent.properties.message_type.as_deref(), Some(message_type), "{}", sent.body);
         is_marked(&sent);
     }
 }
 
 #[tokio::test]
-async fn what_a_tool_says_on_its_way_is_marked_as_its_result_is() {
+async fn progress_of_a_tool_is_marked_like_its_result() {
     let world = World::new();
     world.add(Tool::new(ToolDescriptor::new("report", "test", "local"), Reporting));
     world.deliver(call("report", json!({})).header("rb-rb-progress", "1")).await;

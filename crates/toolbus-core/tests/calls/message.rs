@@ -19,7 +19,7 @@ pub(crate) enum Settled {
     Dropped,
 }
 
-/// Tells how one delivery was settled, and loses its connection.
+/// Settlement of one delivery, whose connection it can lose.
 #[derive(Clone, Default)]
 pub(crate) struct Settlement {
     how: Arc<Mutex<Option<Settled>>>,
@@ -76,7 +76,7 @@ pub(crate) struct Message {
     pub(crate) earlier_deliveries: u32,
 }
 
-/// A request of a peer named `ana`, to be answered on `tool.result.ana`.
+/// A request of a peer named `ana`, with the reply on `tool.result.ana`.
 pub(crate) fn request(body: &Value) -> Message {
     raw(body.to_string().into_bytes())
 }

@@ -1,4 +1,4 @@
-//! Notifications of agents, and their lists when they ask.
+//! Notifications of agents, and their lists on request.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,7 +19,7 @@ use crate::fixture::{World, agent, call, control, request, serve};
 use tokio_util::task::TaskTracker;
 use toolbus_core::Clock;
 
-/// Tells by how many there are more tools than before, to everybody but `silent`.
+/// Notifies every agent but `silent` of the number of new tools.
 struct Count;
 
 impl NotificationSource for Count {
@@ -42,21 +42,21 @@ impl NotificationSource for Count {
     }
 }
 
-/// A world with an announcer, and how to ask it.
+/// A world with a notifier, and the notifier's handle.
 fn world() -> (World, NotifyHandle) {
     let world = World::new();
     let bus = Arc::clone(&world.bus) as Arc<dyn Bus>;
-    let (notifier, asking) = world.dispatcher.notifier_of(Count, bus);
+    let (notifier, handle) = world.dispatcher.notifier_of(Count, bus);
     TaskTracker::new().spawn(notifier.run());
-    (world, asking)
+    (world, handle)
 }
 
 fn add_tool(world: &World, name: &str) {
     world.add(Tool::new(ToolDescriptor::new(name, "test", "local"), ToolOutput::text("done")));
 }
 
-/// A world that tells names of tools, in which ana has called lately.
-async fn with_names_told() -> World {
+/// A world that notifies of names of tools, in which ana has called lately.
+async fn with_name_notifications() -> World {
     let world = World::new();
     let notifier = world.dispatcher.notifier(Arc::clone(&world.bus) as Arc<dyn Bus>);
     TaskTracker::new().spawn(notifier.run());
@@ -67,13 +67,13 @@ async fn with_names_told() -> World {
 
 /// Tools that came and tools that went, by the only message of that so far.
 fn changed(world: &World) -> (Value, Value) {
-    let all = told(world, "tool.meta.tools.ana");
+    let all = notifications(world, "tool.meta.tools.ana");
     let [changed] = &*all else { panic!("{all:?}") };
     (changed["added"].clone(), changed["removed"].clone())
 }
 
 /// Messages on a topic so far.
-fn told(world: &World, topic: &str) -> Vec<Value> {
+fn notifications(world: &World, topic: &str) -> Vec<Value> {
     let is_it = |target: &Target| *target == Target::Topic(topic.to_owned());
     world.sent().into_iter().filter(|sent| is_it(&sent.target)).map(|sent| sent.body).collect()
 }
@@ -91,66 +91,66 @@ async fn a_minute() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn whoever_asks_is_told_everything_at_once_and_then_of_changes_as_one() {
-    let (world, asking) = world();
+async fn a_requesting_agent_gets_everything_at_once_and_later_changes_together() {
+    let (world, handle) = world();
     let begun = Clock::SYSTEM.now();
-    asking.notify(&agent("ana")).await;
+    handle.notify(&agent("ana")).await;
     assert_eq!(Clock::SYSTEM.since(begun), Duration::ZERO);
-    assert_eq!(told(&world, "count.ana"), [json!(9)]);
+    assert_eq!(notifications(&world, "count.ana"), [json!(9)]);
     for name in ["one", "two", "three"] {
         add_tool(&world, name);
     }
     a_minute().await;
-    assert_eq!(told(&world, "count.ana"), [json!(9), json!(3)]);
-    asking.notify(&agent("ana")).await;
-    assert_eq!(told(&world, "count.ana"), [json!(9), json!(3), json!(12)], "everything again");
+    assert_eq!(notifications(&world, "count.ana"), [json!(9), json!(3)]);
+    handle.notify(&agent("ana")).await;
+    assert_eq!(notifications(&world, "count.ana"), [json!(9), json!(3), json!(12)], "everything again");
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_agent_that_called_lately_is_told_of_changes_and_others_are_not() {
-    let (world, _asking) = world();
+async fn an_agent_that_called_lately_is_notified_of_changes_and_others_are_not() {
+    let (world, _handle) = world();
     world.deliver(call("pay", json!({}))).await;
     add_tool(&world, "one");
     a_minute().await;
-    assert_eq!(told(&world, "count.ana"), [json!(10)]);
-    assert_eq!(told(&world, "count.bob"), [] as [Value; 0]);
+    assert_eq!(notifications(&world, "count.ana"), [json!(10)]);
+    assert_eq!(notifications(&world, "count.bob"), [] as [Value; 0]);
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_agent_without_a_topic_is_told_nothing_and_does_not_wait_for_it() {
-    let (world, asking) = world();
-    asking.notify(&agent("silent")).await;
+async fn an_agent_without_a_topic_gets_no_notification_and_does_not_wait_for_it() {
+    let (world, handle) = world();
+    handle.notify(&agent("silent")).await;
     a_minute().await;
     assert!(world.sent().is_empty());
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_the_broker_could_not_take_is_told_when_it_is_back() {
-    let (world, asking) = world();
+async fn notifications_that_the_broker_could_not_take_are_sent_when_it_is_back() {
+    let (world, handle) = world();
     let topic = || Target::Topic("count.ana".to_owned());
     world.bus.route(topic(), Route::Unavailable);
-    asking.notify(&agent("ana")).await;
+    handle.notify(&agent("ana")).await;
     add_tool(&world, "one");
     a_minute().await;
-    assert_eq!(told(&world, "count.ana"), [] as [Value; 0]);
+    assert_eq!(notifications(&world, "count.ana"), [] as [Value; 0]);
     let tries = world.bus.attempts().len();
     assert!((5..=20).contains(&tries), "at intervals: {tries}");
     world.bus.route(topic(), Route::Routed);
     a_minute().await;
-    assert_eq!(told(&world, "count.ana"), [json!(10)], "once, and as it is now");
+    assert_eq!(notifications(&world, "count.ana"), [json!(10)], "once, and as it is now");
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_a_queue_does_not_take_waits_for_the_next_change_and_holds_up_nobody_else() {
+async fn a_rejected_notification_waits_for_the_next_change_and_delays_no_other_agent() {
     for refusal in [Route::Refused, Route::Rejected] {
-        let (world, asking) = world();
-        asking.notify(&agent("ana")).await;
-        asking.notify(&agent("bob")).await;
+        let (world, handle) = world();
+        handle.notify(&agent("ana")).await;
+        handle.notify(&agent("bob")).await;
         let topic = || Target::Topic("count.ana".to_owned());
         world.bus.route(topic(), refusal);
         add_tool(&world, "one");
         a_minute().await;
-        assert_eq!(told(&world, "count.bob"), [json!(9), json!(1)]);
+        assert_eq!(notifications(&world, "count.bob"), [json!(9), json!(1)]);
         assert_eq!(
             world.bus.attempts().iter().filter(|(target, _)| *target == topic()).count(),
             2,
@@ -159,14 +159,14 @@ async fn what_a_queue_does_not_take_waits_for_the_next_change_and_holds_up_nobod
         world.bus.route(topic(), Route::Routed);
         add_tool(&world, "two");
         a_minute().await;
-        assert_eq!(told(&world, "count.ana"), [json!(9), json!(2)]);
+        assert_eq!(notifications(&world, "count.ana"), [json!(9), json!(2)]);
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn names_of_tools_are_told_when_they_change_and_not_before() {
-    let world = with_names_told().await;
-    assert_eq!(told(&world, "tool.meta.tools.ana"), [] as [Value; 0]);
+async fn names_of_tools_are_published_when_they_change_and_not_before() {
+    let world = with_name_notifications().await;
+    assert_eq!(notifications(&world, "tool.meta.tools.ana"), [] as [Value; 0]);
     add_tool(&world, "one");
     world.dispatcher.policy().registry().unregister("pay");
     world.dispatcher.policy().refresh();
@@ -175,14 +175,14 @@ async fn names_of_tools_are_told_when_they_change_and_not_before() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn changes_are_told_relative_to_what_the_agent_listed_last() {
-    let world = with_names_told().await;
+async fn changes_are_relative_to_the_last_list_of_the_agent() {
+    let world = with_name_notifications().await;
     add_tool(&world, "one");
-    // Before anybody is told of it.
+    // Before any agent is notified of it.
     let listed = list(&world, None).await;
     assert!(listed["tools"].as_array().unwrap().iter().any(|tool| tool["name"] == "one"), "{listed}");
     a_minute().await;
-    assert_eq!(told(&world, "tool.meta.tools.ana"), [] as [Value; 0], "it knows that already");
+    assert_eq!(notifications(&world, "tool.meta.tools.ana"), [] as [Value; 0], "it knows that already");
     add_tool(&world, "two");
     a_minute().await;
     assert_eq!(changed(&world), (json!(["two"]), json!([])));

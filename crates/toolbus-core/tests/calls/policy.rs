@@ -113,9 +113,9 @@ impl World {
         }
         let (bus, gates) = (Arc::<RecordingBus>::default(), Arc::new(Gates::new(access)));
         let of_calls = (Arc::clone(&gates), Arc::clone(&bus) as Arc<dyn Bus>);
-        let told = (Arc::new(Discard), Arc::new(Discard));
+        let sink = (Arc::new(Discard), Arc::new(Discard));
         let dispatcher =
-            Dispatcher::new(settings(), of_calls.0, of_calls.1, told.0, told.1, Arc::default(), Arc::new(AllArrived));
+            Dispatcher::new(settings(), of_calls.0, of_calls.1, sink.0, sink.1, Arc::default(), Arc::new(AllArrived));
         Self { bus, gates, dispatcher }
     }
 
@@ -140,7 +140,7 @@ impl World {
 }
 
 #[tokio::test]
-async fn what_other_daemons_list_is_not_listed_for_a_daemon_and_does_not_change_its_version() {
+async fn tools_of_other_daemons_are_not_listed_for_a_daemon_and_leave_its_version() {
     let tool = |name: &str, is_learnt| {
         Tool::new(ToolDescriptor { is_learnt, ..ToolDescriptor::new(name, "local", "local") }, ToolOutput::text("done"))
     };
@@ -165,7 +165,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
 
     #[test]
-    fn what_is_listed_is_what_can_be_called_and_what_is_explained(
+    fn the_listed_tools_are_those_that_can_be_called_and_are_explained(
         tools in tools(), ana in section(), off in option::of(0..8_usize),
         held in option::of(0..8_usize),
         binding in option::of(prop::sample::select(vec!["chat:sales", "chat:other"])),

@@ -35,14 +35,14 @@ fn surely(message: Message) -> (Delivery, Settlement) {
 #[tokio::test]
 async fn a_redelivered_request_that_was_answered_is_not_run_again() {
     let world = World::new();
-    let first = world.answer(call("pay", json!({}))).await;
-    let again = world.answer(call("pay", json!({})).redelivered()).await;
-    assert_eq!((world.runs(), world.told.published()), (1, 2), "each publish has its span");
+    let first = world.reply(call("pay", json!({}))).await;
+    let again = world.reply(call("pay", json!({})).redelivered()).await;
+    assert_eq!((world.runs(), world.recorder.published()), (1, 2), "each publish has its span");
     assert_eq!((first.body, first.properties), (again.body, again.properties), "identical, message id included");
 }
 
 #[tokio::test]
-async fn an_answer_is_not_kept_where_its_acknowledgement_cannot_be_lost() {
+async fn a_reply_is_not_kept_where_its_acknowledgement_cannot_be_lost() {
     let world = World::new();
     let (first, settlement) = surely(call("pay", json!({})));
     world.dispatcher.handle(first).await;
@@ -52,7 +52,7 @@ async fn an_answer_is_not_kept_where_its_acknowledgement_cannot_be_lost() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_answer_that_was_not_confirmed_is_kept_wherever_its_request_goes_back_to() {
+async fn an_unconfirmed_reply_is_kept_when_its_request_is_requeued() {
     let world = World::new();
     let address = Target::Topic("tool.result.ana".into());
     world.bus.route(address.clone(), Route::Unavailable);
@@ -64,19 +64,19 @@ async fn an_answer_that_was_not_confirmed_is_kept_wherever_its_request_goes_back
     handling.await.unwrap();
     assert_eq!(settlement.get(), Some(Settled::Requeued));
     world.bus.route(address, Route::Routed);
-    let again = world.answer(call("pay", json!({})).redelivered()).await;
+    let again = world.reply(call("pay", json!({})).redelivered()).await;
     assert_eq!((world.runs(), &again.body["content"]), (1, &json!("paid")));
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_a_tool_did_is_not_lost_with_an_address_that_is_refused_later() {
+async fn a_reply_is_not_lost_if_its_address_is_refused_later() {
     let world = World::new();
-    world.answer(call("pay", json!({}))).await;
+    world.reply(call("pay", json!({}))).await;
     world.route_both("tool.result.ana", &Route::Refused);
-    let again = world.answer(call("pay", json!({})).redelivered()).await;
+    let again = world.reply(call("pay", json!({})).redelivered()).await;
     assert_eq!((again.properties.header("rb-dead-reason"), world.runs()), (Some("undeliverable_answer"), 1));
     assert_eq!(again.body["content"], "paid");
-    let once_more = world.answer(call("pay", json!({})).redelivered()).await;
+    let once_more = world.reply(call("pay", json!({})).redelivered()).await;
     assert_eq!(once_more.body["content"], "paid", "also while nothing is known of the address");
 }
 
@@ -85,15 +85,15 @@ async fn two_requests_that_look_alike_are_two_calls() {
     let world = World::new();
     let (first, mut second) = (call("pay", json!({})), call("pay", json!({})));
     second.properties.message_id = Some("another".to_owned());
-    world.answer(first).await;
-    world.answer(second.redelivered()).await;
+    world.reply(first).await;
+    world.reply(second.redelivered()).await;
     assert_eq!(world.runs(), 2);
 }
 
 #[tokio::test]
 async fn a_redelivered_request_that_was_never_begun_is_run() {
     let world = World::new();
-    assert_eq!(world.answer(call("pay", json!({})).redelivered()).await.body["content"], "paid");
+    assert_eq!(world.reply(call("pay", json!({})).redelivered()).await.body["content"], "paid");
 }
 
 #[tokio::test]
@@ -110,9 +110,9 @@ async fn a_redelivered_request_that_is_running_is_answered_once_and_both_are_set
 #[tokio::test]
 async fn the_same_ids_with_another_body_are_another_request() {
     let world = World::new();
-    world.answer(call("pay", json!({}))).await;
+    world.reply(call("pay", json!({}))).await;
     let other = call("echo", json!({"text": "mine"})).redelivered();
-    assert_eq!(world.answer(other).await.body["content"], "mine");
+    assert_eq!(world.reply(other).await.body["content"], "mine");
 }
 
 #[tokio::test]
@@ -121,8 +121,8 @@ async fn a_request_without_any_id_is_never_taken_for_another() {
     let mut anonymous = request(&json!({"toolName": "pay"}));
     anonymous.properties.message_id = None;
     anonymous.properties.correlation_id = None;
-    world.answer(anonymous.clone()).await;
-    world.answer(anonymous.redelivered()).await;
+    world.reply(anonymous.clone()).await;
+    world.reply(anonymous.redelivered()).await;
     assert_eq!(world.runs(), 2);
 }
 
@@ -131,27 +131,27 @@ async fn the_fifth_delivery_is_answered_and_not_run() {
     let world = World::new();
     let mut message = call("pay", json!({})).redelivered();
     message.earlier_deliveries = 3;
-    assert_eq!(world.answer(message.clone()).await.body["content"], "paid");
+    assert_eq!(world.reply(message.clone()).await.body["content"], "paid");
     let world = World::new();
     message.earlier_deliveries = 4;
-    let sent = world.answer(message).await;
+    let sent = world.reply(message).await;
     assert_eq!((&sent.body["code"], &sent.body["outcome"]), (&json!("execution_failed"), &json!("unknown")));
-    assert_eq!((world.runs(), world.told.published()), (0, 1));
+    assert_eq!((world.runs(), world.recorder.published()), (0, 1));
 }
 
 #[tokio::test]
-async fn a_count_of_deliveries_that_cannot_be_counted_on_is_no_reason_to_run_again() {
+async fn an_implausible_count_of_deliveries_does_not_run_the_call_again() {
     let world = World::new();
     let mut message = call("pay", json!({})).redelivered();
     message.earlier_deliveries = u32::MAX;
-    assert_eq!(world.answer(message).await.body["code"], "execution_failed");
+    assert_eq!(world.reply(message).await.body["code"], "execution_failed");
     assert_eq!(world.runs(), 0);
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_answer_that_is_repeated_is_published_by_one_delivery_at_a_time() {
+async fn a_replayed_reply_is_published_by_one_delivery_at_a_time() {
     let world = World::new();
-    world.answer(call("pay", json!({}))).await;
+    world.reply(call("pay", json!({}))).await;
     let address = Target::Topic("tool.result.ana".to_owned());
     world.bus.route(address.clone(), Route::Unavailable);
     let (repeating, first) = world.begin(call("pay", json!({})).redelivered());

@@ -1,4 +1,4 @@
-//! Where answers go, and what happens when they cannot get there.
+//! Routes of replies, and failures to deliver them.
 
 use std::time::Duration;
 
@@ -30,7 +30,7 @@ fn pay() -> Message {
 }
 
 #[tokio::test]
-async fn an_answer_goes_where_its_address_and_the_type_of_its_request_say() {
+async fn the_reply_address_and_the_message_type_decide_where_a_reply_goes() {
     let direct = "amq.rabbitmq.reply-to.g1h2AA.xyz==";
     for (what, message, expected) in [
         ("without an address, to the default topic", pay().reply_to(None), (topic("tool.result"), true)),
@@ -38,18 +38,18 @@ async fn an_answer_goes_where_its_address_and_the_type_of_its_request_say() {
         ("a peer's address is a topic first", pay().typed(PEER), (topic("tool.result.ana"), true)),
         ("a plain client's address is a queue first", pay().typed(None), (queue("tool.result.ana"), true)),
     ] {
-        let sent = World::new().answer(message).await;
+        let sent = World::new().reply(message).await;
         assert_eq!((sent.target, sent.mandatory), expected, "{what}");
     }
 }
 
 #[tokio::test]
-async fn an_address_that_takes_no_answer_is_tried_as_a_queue_for_a_peer_and_as_a_topic_for_a_plain_client() {
+async fn an_unroutable_address_is_tried_as_a_queue_for_a_peer_and_as_a_topic_for_a_plain_client() {
     let (topic, queue) = (topic("tool.result.ana"), queue("tool.result.ana"));
     for (message_type, unroutable, expected) in [(PEER, &topic, &queue), (None, &queue, &topic)] {
         let world = World::new();
         world.bus.route(unroutable.clone(), Route::Unroutable);
-        assert_eq!(world.answer(pay().typed(message_type)).await.target, *expected, "{message_type:?}");
+        assert_eq!(world.reply(pay().typed(message_type)).await.target, *expected, "{message_type:?}");
     }
 }
 
@@ -63,29 +63,29 @@ async fn a_name_outside_the_reply_topics_is_tried_as_a_queue_only() {
 }
 
 #[tokio::test]
-async fn while_a_queue_that_took_no_answer_is_not_there_no_tool_is_run_for_it() {
+async fn no_tool_is_run_for_a_missing_queue_that_took_no_reply() {
     let world = World::new();
     let call = || pay().typed(None).reply_to(Some("mine"));
     world.bus.route(queue("mine"), Route::Unroutable);
     for reason in ["undeliverable_answer", "reply_to_refused", "reply_to_refused"] {
-        let letter = world.answer(call()).await;
+        let letter = world.reply(call()).await;
         assert_eq!((letter.properties.header("rb-dead-reason"), world.runs()), (Some(reason), 1));
     }
     world.bus.route(queue("mine"), Route::Routed);
-    assert_eq!((world.answer(call()).await.target, world.runs()), (queue("mine"), 2));
+    assert_eq!((world.reply(call()).await.target, world.runs()), (queue("mine"), 2));
 }
 
 #[tokio::test]
-async fn a_peers_topic_that_is_not_permitted_is_a_queue_and_refused_once_it_took_no_answer() {
+async fn a_peers_forbidden_topic_is_a_queue_and_refused_once_it_took_no_reply() {
     let world = World::new();
     let call = || pay().typed(PEER).reply_to(Some("elsewhere.ana"));
-    let answer = world.answer(call()).await;
-    assert_eq!((answer.target, world.runs()), (queue("elsewhere.ana"), 1));
+    let reply = world.reply(call()).await;
+    assert_eq!((reply.target, world.runs()), (queue("elsewhere.ana"), 1));
 
     let world = World::new();
     world.bus.route(queue("elsewhere.ana"), Route::Unroutable);
     for reason in ["undeliverable_answer", "reply_to_refused"] {
-        let letter = world.answer(call()).await;
+        let letter = world.reply(call()).await;
         assert_eq!((letter.target, world.runs()), (dead_letters(), 1));
         assert_eq!(letter.properties.header("rb-dead-reason"), Some(reason));
         assert_eq!(letter.properties.header("rb-dead-reply-to"), Some("elsewhere.ana"));
@@ -100,13 +100,13 @@ fn warnings() -> (LogCapture, tracing::subscriber::DefaultGuard) {
 }
 
 #[tokio::test]
-async fn answers_that_no_queue_takes_are_logged_once_and_not_each() {
+async fn undeliverable_replies_are_logged_once_and_not_each() {
     let (page, _guard) = warnings();
     let world = World::new();
     world.route_both("tool.result.gone", &Route::Unroutable);
     for _ in 0..50 {
         let call = pay().typed(None).reply_to(Some("tool.result.gone"));
-        assert_eq!(world.answer(call).await.target, dead_letters());
+        assert_eq!(world.reply(call).await.target, dead_letters());
     }
     let lines = page.text();
     assert_eq!(lines.matches("dead-lettered a reply").count(), 1, "{lines}");
@@ -114,11 +114,11 @@ async fn answers_that_no_queue_takes_are_logged_once_and_not_each() {
 }
 
 #[tokio::test]
-async fn what_worked_for_an_address_is_remembered() {
+async fn the_route_that_worked_for_an_address_is_remembered() {
     let world = World::new();
     world.bus.route(topic("tool.result.ana"), Route::Unroutable);
     for _ in 0..2 {
-        world.answer(pay().typed(PEER)).await;
+        world.reply(pay().typed(PEER)).await;
     }
     let name = "tool.result.ana";
     assert_eq!(world.bus.attempts(), [(topic(name), false), (queue(name), false), (queue(name), true)]);
@@ -127,18 +127,18 @@ async fn what_worked_for_an_address_is_remembered() {
 #[tokio::test]
 async fn a_remembered_route_that_fails_has_to_prove_itself_again() {
     let world = World::new();
-    world.answer(pay().typed(PEER)).await;
+    world.reply(pay().typed(PEER)).await;
     world.bus.route(topic("tool.result.ana"), Route::Unroutable);
-    assert_eq!(world.answer(pay().typed(PEER)).await.target, queue("tool.result.ana"));
+    assert_eq!(world.reply(pay().typed(PEER)).await.target, queue("tool.result.ana"));
     let last: Vec<bool> = world.bus.attempts().into_iter().map(|(_, proven)| proven).collect();
     assert_eq!(last, [false, true, false, false]);
 }
 
 #[tokio::test]
-async fn an_answer_that_nobody_takes_is_dead_lettered_and_the_request_acknowledged() {
+async fn an_undeliverable_reply_is_dead_lettered_and_the_request_acknowledged() {
     let world = World::new();
     world.route_both("tool.result.ana", &Route::Unroutable);
-    let sent = world.answer(pay().typed(PEER)).await;
+    let sent = world.reply(pay().typed(PEER)).await;
     assert_eq!(sent.target, Target::DeadLetter("bus7.invoke".to_owned()));
     assert_eq!(sent.properties.header("rb-dead-reason"), Some("undeliverable_answer"));
     assert_eq!(sent.properties.header("rb-dead-reply-to"), Some("tool.result.ana"));
@@ -146,17 +146,17 @@ async fn an_answer_that_nobody_takes_is_dead_lettered_and_the_request_acknowledg
 }
 
 #[tokio::test]
-async fn an_address_that_the_broker_refuses_is_refused_before_the_tool_runs_and_harms_nobody_else() {
+async fn an_address_that_the_broker_refuses_is_refused_before_the_tool_runs_and_harms_no_other() {
     let (world, (page, _guard)) = (World::new(), warnings());
     world.bus.route(queue("forbidden"), Route::Refused);
-    let sent = world.answer(pay().typed(None).reply_to(Some("forbidden"))).await;
+    let sent = world.reply(pay().typed(None).reply_to(Some("forbidden"))).await;
     assert_eq!((sent.target, world.runs()), (dead_letters(), 0));
     assert_eq!(sent.properties.header("rb-dead-reason"), Some("reply_to_refused"));
     let text = page.text();
     assert!(text.contains("the broker does not let the daemon publish there: ACCESS_REFUSED"), "{text}");
-    assert_eq!(world.answer(pay()).await.body["content"], "paid");
+    assert_eq!(world.reply(pay()).await.body["content"], "paid");
     world.bus.route(topic("tool.result"), Route::Refused);
-    assert_eq!(world.answer(pay().reply_to(None)).await.target, dead_letters());
+    assert_eq!(world.reply(pay().reply_to(None)).await.target, dead_letters());
     assert_eq!(world.runs(), 1, "nor without an address, where the default is refused");
 }
 
@@ -164,29 +164,29 @@ async fn an_address_that_the_broker_refuses_is_refused_before_the_tool_runs_and_
 async fn an_address_runs_a_tool_if_one_of_its_routes_is_open() {
     let world = World::new();
     world.bus.route(topic("tool.result.ana"), Route::Refused);
-    assert_eq!(world.answer(pay().typed(PEER)).await.target, queue("tool.result.ana"));
+    assert_eq!(world.reply(pay().typed(PEER)).await.target, queue("tool.result.ana"));
     let world = World::new();
     world.bus.route(topic("tool.result.ana"), Route::Refused);
     world.bus.route(queue("tool.result.ana"), Route::Unroutable);
-    assert_eq!((world.answer(pay().typed(PEER)).await.target, world.runs()), (dead_letters(), 0));
+    assert_eq!((world.reply(pay().typed(PEER)).await.target, world.runs()), (dead_letters(), 0));
 }
 
 #[tokio::test]
-async fn an_address_that_took_an_answer_is_asked_for_again_only_after_it_failed() {
+async fn an_address_that_took_a_reply_is_checked_again_only_after_it_failed() {
     let world = World::new();
     for _ in 0..3 {
-        world.answer(pay().typed(PEER)).await;
+        world.reply(pay().typed(PEER)).await;
     }
     assert_eq!(world.bus.asked(), 1);
     world.route_both("tool.result.ana", &Route::Refused);
-    let late = world.answer(pay().typed(PEER)).await;
+    let late = world.reply(pay().typed(PEER)).await;
     assert_eq!((late.properties.header("rb-dead-reason"), world.runs()), (Some("undeliverable_answer"), 4));
-    let next = world.answer(pay().typed(PEER)).await;
+    let next = world.reply(pay().typed(PEER)).await;
     assert_eq!((next.properties.header("rb-dead-reason"), world.runs()), (Some("reply_to_refused"), 4));
 }
 
 #[tokio::test]
-async fn an_answer_is_published_again_until_the_broker_is_back_or_its_queue_has_room() {
+async fn a_reply_is_published_again_until_the_broker_is_back_or_its_queue_has_room() {
     for refusal in [Route::Unavailable, Route::Rejected] {
         let world = World::new();
         world.bus.route(topic("tool.result.ana"), refusal.clone());
@@ -201,7 +201,7 @@ async fn an_answer_is_published_again_until_the_broker_is_back_or_its_queue_has_
 }
 
 #[tokio::test]
-async fn a_call_with_a_large_result_keeps_its_place_until_its_answer_is_delivered() {
+async fn a_call_with_a_large_result_keeps_its_slot_until_its_reply_is_delivered() {
     for (length, kept) in [(10, 0), (300 * 1024, 1)] {
         let world = World::new();
         world.bus.route(topic("tool.result.ana"), Route::Unavailable);
@@ -221,11 +221,11 @@ async fn a_request_whose_dead_letter_is_not_confirmed_goes_back_to_its_queue() {
     let settlement = world.deliver(pay().reply_to(Some("tool.invoke"))).await;
     assert_eq!(settlement.get(), Some(Settled::Requeued));
     assert!(world.bus.attempts().len() > 2, "tried again meanwhile");
-    assert_eq!(world.told.dead_letters(), 0);
+    assert_eq!(world.recorder.dead_letters(), 0);
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_answer_goes_back_with_its_request_while_the_queue_of_dead_letters_takes_none() {
+async fn a_request_is_requeued_while_the_dead_letter_queue_takes_no_reply() {
     let world = World::new();
     world.route_both("tool.result.ana", &Route::Unroutable);
     world.bus.route(dead_letters(), Route::Rejected);
@@ -233,12 +233,12 @@ async fn an_answer_goes_back_with_its_request_while_the_queue_of_dead_letters_ta
     assert_eq!((settlement.get(), world.runs()), (Some(Settled::Requeued), 1));
     let tries = world.bus.attempts().into_iter().filter(|(target, _)| *target == dead_letters()).count();
     assert!(tries > 2, "tried again meanwhile");
-    assert_eq!(world.told.dead_letters(), 0);
-    // What comes again has its answer, and that is kept once a queue takes it.
+    assert_eq!(world.recorder.dead_letters(), 0);
+    // The redelivered request has its reply, and that is kept once a queue takes it.
     world.bus.route(dead_letters(), Route::Routed);
     let settlement = world.deliver(pay().typed(PEER).redelivered()).await;
     assert_eq!((settlement.get(), world.runs()), (Some(Settled::Acknowledged), 1));
-    assert_eq!(world.told.dead_letters(), 1);
+    assert_eq!(world.recorder.dead_letters(), 1);
 }
 
 #[tokio::test(start_paused = true)]
@@ -251,11 +251,11 @@ async fn a_dead_letter_is_published_again_until_the_broker_is_back_and_counted_o
     }
     world.bus.route(dead_letters(), Route::Routed);
     task.await.unwrap();
-    assert_eq!((settled.get(), world.told.dead_letters()), (Some(Settled::Acknowledged), 1));
+    assert_eq!((settled.get(), world.recorder.dead_letters()), (Some(Settled::Acknowledged), 1));
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_refused_dead_letter_is_no_hot_loop_and_never_goes_where_the_answers_go() {
+async fn a_refused_dead_letter_is_no_hot_loop_and_never_goes_to_the_reply_address() {
     let world = World::new();
     world.bus.route(dead_letters(), Route::Refused);
     let begun = Clock::SYSTEM.now();
@@ -263,7 +263,7 @@ async fn a_refused_dead_letter_is_no_hot_loop_and_never_goes_where_the_answers_g
     assert_eq!(settlement.get(), Some(Settled::Requeued));
     assert!(Clock::SYSTEM.since(begun) >= Duration::from_secs(10));
     assert_eq!(world.bus.attempts(), [(dead_letters(), false)]);
-    assert_eq!(world.told.dead_letters(), 0);
+    assert_eq!(world.recorder.dead_letters(), 0);
 }
 
 #[tokio::test]
@@ -271,14 +271,14 @@ async fn a_dead_letter_takes_over_no_more_headers_than_fit_into_a_frame() {
     let world = World::new();
     let big = "x".repeat(20 * 1024);
     let message = pay().reply_to(Some("tool.invoke")).header("rb-a", &big).header("rb-b", &big).header("rb-c", "small");
-    let sent = world.answer(message).await;
+    let sent = world.reply(message).await;
     assert_eq!(sent.properties.header("rb-a"), Some(&*big));
     assert_eq!((sent.properties.header("rb-b"), sent.properties.header("rb-c")), (None, Some("small")));
     assert_eq!(sent.properties.header("rb-dead-reason"), Some("reply_to_refused"));
 }
 
 #[tokio::test(start_paused = true)]
-async fn while_the_broker_is_away_an_answer_is_kept_and_its_request_neither_put_back_nor_run_again() {
+async fn while_the_broker_is_away_a_reply_is_kept_and_its_request_not_run_again() {
     let world = World::new();
     world.bus.route(topic("tool.result.ana"), Route::Unavailable);
     let (task, first) = world.begin(pay().typed(PEER));
@@ -292,7 +292,7 @@ async fn while_the_broker_is_away_an_answer_is_kept_and_its_request_neither_put_
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_answer_that_no_broker_takes_does_not_hold_up_the_end() {
+async fn an_unconfirmed_reply_delays_the_drain_only_briefly() {
     let world = World::new();
     world.bus.route(topic("tool.result.ana"), Route::Unavailable);
     let (task, settled) = world.begin(pay().typed(PEER));
@@ -305,7 +305,7 @@ async fn an_answer_that_no_broker_takes_does_not_hold_up_the_end() {
     assert!(Clock::SYSTEM.since(begun) <= Duration::from_secs(6), "{:?}", Clock::SYSTEM.since(begun));
 }
 
-/// Calls of this many callers, each of whose queues for answers is full.
+/// Calls of this many callers, each of whose queues for replies is full.
 fn begin_rejected(world: &World, callers: usize) -> Vec<(tokio::task::JoinHandle<()>, Settlement)> {
     let begin = |number: usize| {
         let name = format!("tool.result.full-{number}");
@@ -318,26 +318,25 @@ fn begin_rejected(world: &World, callers: usize) -> Vec<(tokio::task::JoinHandle
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_answer_that_is_rejected_again_and_again_is_dead_lettered_after_half_a_minute_and_the_request_acknowledged()
-{
+async fn a_rejected_reply_is_dead_lettered_after_half_a_minute_and_the_request_acknowledged() {
     let world = World::new();
     world.bus.route(topic("tool.result.ana"), Route::Rejected);
     let begun = Clock::SYSTEM.now();
-    let sent = world.answer(pay().typed(PEER)).await;
+    let sent = world.reply(pay().typed(PEER)).await;
     assert_eq!(sent.target, dead_letters());
     assert_eq!(sent.properties.header("rb-dead-reason"), Some("undeliverable_answer"));
     assert_eq!(sent.properties.header("rb-dead-reply-to"), Some("tool.result.ana"));
     let waited = Clock::SYSTEM.since(begun);
     assert!((Duration::from_secs(20)..Duration::from_secs(40)).contains(&waited), "{waited:?}");
-    assert_eq!(world.bus.attempts().len(), 32 + 1, "and no other route is tried, which might repeat the answer");
+    assert_eq!(world.bus.attempts().len(), 32 + 1, "and no other route is tried, which might repeat the reply");
 }
 
 #[tokio::test(start_paused = true)]
-async fn of_the_answers_that_are_rejected_one_in_eight_calls_in_hand_waits_and_the_others_end_at_once() {
+async fn rejected_replies_wait_in_an_eighth_of_the_calls_and_the_others_end_at_once() {
     let world = World::with(|settings| (settings.max_in_flight, settings.max_waiting) = (8, 8));
     let begun = Clock::SYSTEM.now();
     let calls = begin_rejected(&world, 8);
-    while world.told.dead_letters() < 6 {
+    while world.recorder.dead_letters() < 6 {
         tokio::task::yield_now().await;
     }
     assert_eq!(Clock::SYSTEM.since(begun), Duration::ZERO);
@@ -346,11 +345,11 @@ async fn of_the_answers_that_are_rejected_one_in_eight_calls_in_hand_waits_and_t
         task.await.unwrap();
         assert_eq!(settled.get(), Some(Settled::Acknowledged));
     }
-    assert_eq!(world.told.dead_letters(), 8);
+    assert_eq!(world.recorder.dead_letters(), 8);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_place_among_the_answers_that_wait_is_free_again_after_each() {
+async fn the_slot_of_a_rejected_reply_is_free_again_after_it() {
     let world = World::new();
     for _ in 0..3 {
         let begun = Clock::SYSTEM.now();
@@ -362,11 +361,11 @@ async fn a_place_among_the_answers_that_wait_is_free_again_after_each() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_route_that_rejects_an_answer_stays_proven() {
+async fn a_route_that_rejects_a_reply_stays_proven() {
     let world = World::new();
-    world.answer(pay().typed(PEER)).await;
+    world.reply(pay().typed(PEER)).await;
     world.bus.route(topic("tool.result.ana"), Route::Rejected);
-    assert_eq!(world.answer(pay().typed(PEER)).await.target, dead_letters());
+    assert_eq!(world.reply(pay().typed(PEER)).await.target, dead_letters());
     let tried: Vec<bool> = world.bus.attempts().into_iter().map(|(_, proven)| proven).collect();
     assert_eq!(tried, [vec![false], vec![true; 32], vec![false]].concat());
 }

@@ -1,4 +1,4 @@
-//! Calls that run, and what their answers are.
+//! Calls that run, and their replies.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -19,8 +19,8 @@ use crate::ledger::code;
 use toolbus_core::Clock;
 
 #[tokio::test]
-async fn a_good_call_is_answered_with_its_result() {
-    let sent = World::new().answer(call("echo", json!({"text": "hello"}))).await;
+async fn a_successful_call_is_answered_with_its_result() {
+    let sent = World::new().reply(call("echo", json!({"text": "hello"}))).await;
     assert_eq!(sent.target, Target::Topic("tool.result.ana".to_owned()));
     assert_json_snapshot!(sent.body, @r#"
     {
@@ -33,8 +33,8 @@ async fn a_good_call_is_answered_with_its_result() {
 }
 
 #[tokio::test]
-async fn an_answer_carries_the_envelope_that_peers_expect() {
-    let sent = World::new().answer(call("echo", json!({"text": "hello"}))).await;
+async fn a_reply_has_the_envelope_that_peers_expect() {
+    let sent = World::new().reply(call("echo", json!({"text": "hello"}))).await;
     let properties = sent.properties;
     assert_eq!(properties.content_type.as_deref(), Some("application/json"));
     assert_eq!(properties.message_type.as_deref(), Some("RockBot.Tools.ToolInvokeResponse"));
@@ -63,19 +63,19 @@ async fn an_answer_carries_the_envelope_that_peers_expect() {
 async fn arguments_may_be_a_string_or_an_object() {
     let world = World::new();
     for arguments in [json!({"text": "hi"}), json!(r#"{"text": "hi"}"#)] {
-        assert_eq!(world.answer(call("echo", arguments)).await.body["content"], "hi");
+        assert_eq!(world.reply(call("echo", arguments)).await.body["content"], "hi");
     }
 }
 
 #[tokio::test]
 async fn a_call_id_defaults_to_the_message_id() {
-    let sent = World::new().answer(request(&json!({"toolName": "pay"}))).await;
+    let sent = World::new().reply(request(&json!({"toolName": "pay"}))).await;
     assert_eq!(sent.body["toolCallId"], "0f8fad5bd9cb469fa16570867728950e");
 }
 
 #[tokio::test]
-async fn a_tool_that_did_not_succeed_is_a_result_that_says_so() {
-    let sent = World::new().answer(call("sad", json!({}))).await;
+async fn a_result_of_a_failing_tool_has_is_error() {
+    let sent = World::new().reply(call("sad", json!({}))).await;
     assert_json_snapshot!(sent.body, @r#"
     {
       "content": "no such city",
@@ -87,8 +87,8 @@ async fn a_tool_that_did_not_succeed_is_a_result_that_says_so() {
 }
 
 #[tokio::test]
-async fn a_failure_of_the_machinery_tells_the_caller_no_internals() {
-    let sent = World::new().answer(call("fail", json!({}))).await;
+async fn a_failure_of_the_daemon_shows_the_caller_no_internals() {
+    let sent = World::new().reply(call("fail", json!({}))).await;
     assert_eq!(sent.properties.message_type.as_deref(), Some("RockBot.Tools.ToolError"));
     assert_json_snapshot!(sent.body, @r#"
     {
@@ -103,9 +103,9 @@ async fn a_failure_of_the_machinery_tells_the_caller_no_internals() {
 }
 
 #[tokio::test]
-async fn a_panic_is_one_answer_and_the_daemon_goes_on() {
+async fn a_panic_is_one_reply_and_the_daemon_goes_on() {
     let world = World::new();
-    let sent = world.answer(call("panic", json!({}))).await;
+    let sent = world.reply(call("panic", json!({}))).await;
     assert_json_snapshot!(sent.body, @r#"
     {
       "code": "execution_failed",
@@ -116,12 +116,12 @@ async fn a_panic_is_one_answer_and_the_daemon_goes_on() {
       "toolName": "panic"
     }
     "#);
-    assert_eq!(world.answer(call("echo", json!({"text": "still here"}))).await.body["content"], "still here");
+    assert_eq!(world.reply(call("echo", json!({"text": "still here"}))).await.body["content"], "still here");
 }
 
 #[tokio::test]
 async fn a_result_of_a_hundred_megabytes_is_refused_with_the_limit() {
-    let sent = World::new().answer(call("huge", json!({}))).await;
+    let sent = World::new().reply(call("huge", json!({}))).await;
     assert_eq!(sent.body["code"], "execution_failed");
     assert_json_snapshot!(sent.body["message"], @r#""The result is too large to be sent: 104857600 bytes, and the limit is 16711680. Ask the tool for less at a time.""#);
 }
@@ -129,7 +129,7 @@ async fn a_result_of_a_hundred_megabytes_is_refused_with_the_limit() {
 #[tokio::test]
 async fn a_tool_that_never_returns_ends_with_the_deadline() {
     let world = World::new();
-    let sent = world.answer(call("wait", json!({})).header("rb-timeout-ms", "500")).await;
+    let sent = world.reply(call("wait", json!({})).header("rb-timeout-ms", "500")).await;
     assert_json_snapshot!(sent.body, @r#"
     {
       "code": "timeout",
@@ -144,7 +144,7 @@ async fn a_tool_that_never_returns_ends_with_the_deadline() {
 
 #[tokio::test]
 async fn a_declared_effectful_tool_that_timed_out_must_not_be_repeated() {
-    let late = async |tool| World::new().answer(call(tool, json!({})).header("rb-timeout-ms", "500")).await;
+    let late = async |tool| World::new().reply(call(tool, json!({})).header("rb-timeout-ms", "500")).await;
     assert_eq!(code(&late("wait_effectful").await), ("timeout", "unknown", false));
     let sent = late("wait_undeclared").await;
     assert_eq!(code(&sent), ("timeout", "unknown", true));
@@ -158,14 +158,14 @@ async fn a_request_that_is_too_old_is_not_run() {
     let mut message = call("pay", json!({})).header("rb-timeout-ms", "1000");
     let now = Clock::SYSTEM.since_epoch();
     message.properties.timestamp = Some(now.as_secs() - 5);
-    let sent = world.answer(message).await;
+    let sent = world.reply(message).await;
     assert_eq!(code(&sent), ("timeout", "not_started", true));
     assert_eq!(world.runs(), 0);
 }
 
 #[tokio::test]
 async fn an_unknown_tool_is_answered_with_the_nearest_names() {
-    let sent = World::new().answer(call("ecoh", json!({}))).await;
+    let sent = World::new().reply(call("ecoh", json!({}))).await;
     assert_json_snapshot!(sent.body, @r#"
     {
       "code": "tool_not_found",
@@ -178,10 +178,10 @@ async fn an_unknown_tool_is_answered_with_the_nearest_names() {
 }
 
 #[tokio::test]
-async fn a_call_over_all_bounds_is_answered_overloaded_with_a_time_to_wait() {
+async fn a_call_over_all_limits_is_overloaded_with_a_time_to_wait() {
     let world = World::with(|settings| (settings.max_in_flight, settings.max_waiting) = (1, 0));
     let (running, _) = world.begin_running(call("wait", json!({}))).await;
-    let sent = world.answer(call("wait", json!({})).id("second")).await;
+    let sent = world.reply(call("wait", json!({})).id("second")).await;
     assert_json_snapshot!(sent.body, @r#"
     {
       "code": "overloaded",
@@ -201,7 +201,7 @@ async fn waiting_leaves_half_of_the_budget_for_another_try() {
     let world = World::with(|settings| (settings.max_in_flight, settings.max_waiting) = (1, 1));
     let (first, _) = world.begin_running(call("wait", json!({}))).await;
     let begun = Clock::SYSTEM.now();
-    let sent = world.answer(call("wait", json!({})).id("second").header("rb-timeout-ms", "1000")).await;
+    let sent = world.reply(call("wait", json!({})).id("second").header("rb-timeout-ms", "1000")).await;
     assert_eq!((&sent.body["code"], &sent.body["outcome"]), (&json!("overloaded"), &json!("not_started")));
     assert_eq!(sent.body["message"], "No place to run this call came free in time. Try again later.");
     assert!(Clock::SYSTEM.since(begun) >= Duration::from_millis(450));
@@ -209,10 +209,10 @@ async fn waiting_leaves_half_of_the_budget_for_another_try() {
 }
 
 #[tokio::test]
-async fn a_panic_of_the_daemons_own_code_is_one_answer_too_and_gives_the_place_back() {
+async fn a_panic_of_the_daemons_own_code_is_one_reply_too_and_frees_the_slot() {
     let world = World::with(|settings| (settings.max_in_flight, settings.max_waiting) = (1, 0));
-    world.told.break_calls(true);
-    let sent = world.answer(call("pay", json!({}))).await;
+    world.recorder.break_calls(true);
+    let sent = world.reply(call("pay", json!({}))).await;
     assert_json_snapshot!(sent.body, @r#"
     {
       "code": "execution_failed",
@@ -222,12 +222,12 @@ async fn a_panic_of_the_daemons_own_code_is_one_answer_too_and_gives_the_place_b
       "toolName": "pay"
     }
     "#);
-    world.told.break_calls(false);
-    assert_eq!(world.answer(call("pay", json!({}))).await.body["content"], "paid");
+    world.recorder.break_calls(false);
+    assert_eq!(world.reply(call("pay", json!({}))).await.body["content"], "paid");
     assert_eq!(world.runs(), 1);
 }
 
-/// A server that hangs, until it is told to go on.
+/// A server that hangs, until it is released.
 #[derive(Default)]
 struct Hanging(Notify);
 
@@ -251,10 +251,10 @@ async fn calls_that_wait_for_a_server_are_bounded_as_those_that_wait_for_a_permi
     };
     let waiting = [1, 2].map(|number| world.begin(numbered(number)));
     world.until_waiting(2).await;
-    let refused = world.answer(numbered(3)).await;
+    let refused = world.reply(numbered(3)).await;
     assert_eq!(refused.body["code"], "overloaded");
     assert_eq!(refused.body["message"], "Too many calls of this agent are waiting. Try again later.");
-    assert_eq!(world.answer(call("echo", json!({"text": "still served"}))).await.body["content"], "still served");
+    assert_eq!(world.reply(call("echo", json!({"text": "still served"}))).await.body["content"], "still served");
     hanging.0.notify_waiters();
     for (handled, _) in waiting {
         handled.await.unwrap();
@@ -273,7 +273,7 @@ async fn a_tool_that_is_registered_and_not_yet_in_the_catalogue_is_there() {
     for arrivals in [Arc::new(AllArrived) as Arc<dyn PendingTools>, Arc::new(Hanging::default())] {
         let world = World::arriving(|_| {}, arrivals);
         arrive(&world);
-        assert_eq!(world.answer(call("arrived", json!({}))).await.body["content"], "arrived");
+        assert_eq!(world.reply(call("arrived", json!({}))).await.body["content"], "arrived");
         assert_eq!(world.load.waiting(), 0);
     }
 }

@@ -1,4 +1,4 @@
-//! Requests for scripts that have no result: each has an answer of the one form that peers read, or is a dead letter.
+//! Requests for scripts that have no result: each has a reply of the one form that peers read, or is a dead letter.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use toolbus_core::policy::{AgentPolicy, Policy};
 use toolbus_core::rate::{Rate, RateRule, RateRules};
 
 use crate::fixture::{Message, Settled, World, call, raw};
-use crate::scripts::{TOOL, add_python, on_scripts, request, script, told, world};
+use crate::scripts::{TOOL, add_python, on_scripts, request, script, script_reply, world};
 use toolbus_core::Clock;
 
 /// The text with which a request is refused before its script is run.
@@ -21,8 +21,8 @@ async fn refusal(message: Message) -> String {
 
 async fn refusal_in(world: &World, message: Message) -> String {
     let before = world.runs();
-    let sent = world.answer(message).await;
-    told(&sent);
+    let sent = world.reply(message).await;
+    script_reply(&sent);
     assert_eq!((&sent.body["exitCode"], &sent.body["isSuccess"]), (&json!(-1), &json!(false)));
     assert_eq!((&sent.body["output"], &sent.body["elapsedMs"]), (&json!(null), &json!(0)));
     assert_eq!(sent.target, Target::Topic("script.result.ana".to_owned()));
@@ -32,7 +32,7 @@ async fn refusal_in(world: &World, message: Message) -> String {
 
 /// The reason of the dead letter that a request becomes.
 async fn dead_reason(world: &World, message: Message) -> String {
-    let sent = world.answer(message).await;
+    let sent = world.reply(message).await;
     assert!(matches!(sent.target, Target::DeadLetter(_)), "{:?}", sent.target);
     assert_eq!(world.runs(), 0);
     sent.properties.header("rb-dead-reason").unwrap().to_owned()
@@ -48,13 +48,13 @@ fn world_for(ana: AgentPolicy) -> World {
 }
 
 #[tokio::test]
-async fn a_script_that_takes_too_long_is_told_in_the_words_that_peers_look_for() {
-    let sent = world().answer(script("wait").header("rb-rb-timeout-ms", "500")).await;
-    assert_snapshot!(told(&sent), @r#"{"exitCode":-1,"isSuccess":false,"output":null,"stderr":"Script timed out: Tool 'execute_python_script' did not answer before the deadline of the call. Whether it had its effect is not known: find out before calling again.","toolCallId":"call_1"}"#);
+async fn a_script_that_takes_too_long_fails_in_the_words_that_peers_look_for() {
+    let sent = world().reply(script("wait").header("rb-rb-timeout-ms", "500")).await;
+    assert_snapshot!(script_reply(&sent), @r#"{"exitCode":-1,"isSuccess":false,"output":null,"stderr":"Script timed out: Tool 'execute_python_script' did not answer before the deadline of the call. Whether it had its effect is not known: find out before calling again.","toolCallId":"call_1"}"#);
 }
 
 #[tokio::test]
-async fn a_script_that_nobody_waits_for_any_more_is_not_run_and_timed_out() {
+async fn a_script_whose_deadline_has_passed_is_not_run_and_timed_out() {
     let mut message = script("both").header("rb-rb-timeout-ms", "1000");
     let now = Clock::SYSTEM.since_epoch();
     message.properties.timestamp = Some(now.as_secs() - 5);
@@ -68,19 +68,19 @@ async fn a_caller_that_may_not_use_the_tool_runs_no_script() {
 }
 
 #[tokio::test]
-async fn without_a_tool_that_runs_scripts_none_is_run() {
+async fn without_a_tool_for_scripts_a_script_is_refused() {
     let world = World::new();
     assert_snapshot!(refusal_in(&world, script("both")).await, @"Tool 'execute_python_script' is not registered.");
     add_python(&world);
-    assert_eq!(world.answer(script("both")).await.body["exitCode"], 0);
+    assert_eq!(world.reply(script("both")).await.body["exitCode"], 0);
 }
 
 #[tokio::test]
-async fn a_caller_that_asks_too_often_is_told_how_long_to_wait() {
+async fn a_caller_over_its_rate_gets_the_time_to_wait() {
     let rule = RateRule::new(Pattern::parse("execute_*").unwrap(), Rate::new(0.001, 1).unwrap());
     let rates = Arc::new(RateRules::new(vec![rule]).unwrap());
     let world = world_for(AgentPolicy { rates, ..AgentPolicy::default() });
-    assert_eq!(world.answer(script("both")).await.body["exitCode"], 0);
+    assert_eq!(world.reply(script("both")).await.body["exitCode"], 0);
     let text = refusal_in(&world, script("both")).await;
     let wait = text.strip_prefix("Tool 'execute_python_script' was called too often. Try again later. Wait at least ");
     let wait: u64 = wait.unwrap().strip_suffix(" minutes.").unwrap().parse().unwrap();
@@ -111,7 +111,7 @@ async fn a_body_that_cannot_be_read_and_has_no_address_is_dead_lettered() {
 async fn a_request_without_a_script_is_refused_under_its_own_id() {
     for body in [json!({"toolCallId": "mine"}), json!({"toolCallId": "mine", "script": null})] {
         assert_eq!(refusal(request(&body)).await, "The request is not usable: missing member `script`.");
-        assert_eq!(world().answer(request(&body)).await.body["toolCallId"], "mine");
+        assert_eq!(world().reply(request(&body)).await.body["toolCallId"], "mine");
     }
 }
 
@@ -125,18 +125,18 @@ async fn a_request_for_a_script_over_the_limit_is_refused_before_it_is_parsed() 
 async fn an_id_that_is_too_long_is_refused_and_repeated_shortened() {
     let body = json!({"toolCallId": "x".repeat(1025), "script": "both"});
     assert_snapshot!(refusal(request(&body)).await, @"The toolCallId has 1025 bytes; at most 1024 are taken. Use a shorter one.");
-    assert_eq!(world().answer(request(&body)).await.body["toolCallId"], "x".repeat(255));
+    assert_eq!(world().reply(request(&body)).await.body["toolCallId"], "x".repeat(255));
 }
 
 #[tokio::test]
 async fn more_output_than_a_message_holds_is_an_error() {
-    let sent = world().answer(script("huge")).await;
-    assert_snapshot!(told(&sent), @r#"{"exitCode":-1,"isSuccess":false,"output":null,"stderr":"The result is too large to be sent: 104857600 bytes, and the limit is 16711680. Ask the tool for less at a time. Whether it had its effect is not known: find out before calling again.","toolCallId":"call_1"}"#);
+    let sent = world().reply(script("huge")).await;
+    assert_snapshot!(script_reply(&sent), @r#"{"exitCode":-1,"isSuccess":false,"output":null,"stderr":"The result is too large to be sent: 104857600 bytes, and the limit is 16711680. Ask the tool for less at a time. Whether it had its effect is not known: find out before calling again.","toolCallId":"call_1"}"#);
 }
 
 #[tokio::test]
-async fn a_tool_that_breaks_is_told_as_a_script_without_a_result() {
-    let text = told(&world().answer(script("panic")).await);
+async fn a_panic_of_the_tool_is_a_script_without_a_result() {
+    let text = script_reply(&world().reply(script("panic")).await);
     assert!(text.contains(r#""exitCode":-1"#) && !text.contains("secret"), "{text}");
 }
 
@@ -156,19 +156,19 @@ async fn types_that_do_not_belong_on_the_topic_of_scripts_are_not_run() {
     assert_eq!(dead_reason(&world, script("both").on_tools()).await, "unknown_type");
     let settlement = world.deliver(tool("RockBot.Scripts.ScriptInvokeResponse")).await;
     assert_eq!((settlement.get(), world.runs()), (Some(Settled::Acknowledged), 0));
-    assert_eq!(world.sent().len(), 1, "an answer is answered by nobody");
+    assert_eq!(world.sent().len(), 1, "a reply has no reply");
 }
 
 #[tokio::test]
-async fn what_is_for_a_tool_is_not_read_as_a_script_nor_the_reverse() {
+async fn requests_for_tools_are_not_read_as_scripts_nor_the_reverse() {
     let tool = on_scripts(call(TOOL, json!({"script": "both"})));
     assert_snapshot!(refusal(tool).await, @"The request is not usable: missing member `script`.");
-    let sent = world().answer(script("both").on_tools().typed(None)).await;
+    let sent = world().reply(script("both").on_tools().typed(None)).await;
     assert_eq!(sent.body["code"], "invalid_arguments");
 }
 
 #[tokio::test]
-async fn no_answer_goes_where_requests_for_scripts_travel() {
+async fn a_reply_address_on_a_topic_for_requests_is_refused() {
     for address in ["script.invoke", "script.invoke.ana", "tool.invoke"] {
         for message in [script("both"), script("both").typed(None)] {
             assert_eq!(dead_reason(&world(), message.reply_to(Some(address))).await, "reply_to_refused");
@@ -177,12 +177,12 @@ async fn no_answer_goes_where_requests_for_scripts_travel() {
 }
 
 #[tokio::test]
-async fn where_the_broker_says_who_asks_the_answer_goes_to_its_own_topic_alone() {
+async fn with_own_topics_only_a_script_reply_goes_to_the_callers_own_topic() {
     let world = World::with(|settings| settings.replies.own_topics_only = true);
     add_python(&world);
     let others = script("both").reply_to(Some("script.result.bob"));
     assert_eq!(dead_reason(&world, others).await, "reply_to_refused");
     let default = script("both").reply_to(Some("script.result"));
     assert_eq!(dead_reason(&world, default).await, "reply_to_refused");
-    assert_eq!(world.answer(script("both")).await.body["exitCode"], 0);
+    assert_eq!(world.reply(script("both")).await.body["exitCode"], 0);
 }

@@ -1,4 +1,5 @@
-//! Requests for scripts, on `script.invoke`: calls of one tool, with all steps of a call, and an answer of their own form.
+//! Requests for scripts, on `script.invoke`: calls of one tool, with all steps of a call, and a reply of their own
+//! form.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -19,7 +20,7 @@ pub(crate) const TOOL: &str = "execute_python_script";
 const REQUEST: Option<&str> = Some("RockBot.Scripts.ScriptInvokeRequest");
 const RESPONSE: &str = "RockBot.Scripts.ScriptInvokeResponse";
 
-/// Does what the script's one word says.
+/// Does what the script's one word stands for.
 struct Python {
     runs: Arc<AtomicUsize>,
     go_on: Arc<Notify>,
@@ -102,8 +103,8 @@ pub(crate) fn script(text: &str) -> Message {
     }))
 }
 
-/// The body of an answer, which must be of the one type that peers read; with the time left out where it was measured.
-pub(crate) fn told(sent: &crate::fixture::Sent) -> String {
+/// The body of a reply, which must be of the one type that peers read; with the time left out where it was measured.
+pub(crate) fn script_reply(sent: &crate::fixture::Sent) -> String {
     assert_eq!(sent.properties.message_type.as_deref(), Some(RESPONSE));
     let mut body = sent.body.clone();
     if body["elapsedMs"] != 2140 {
@@ -114,9 +115,9 @@ pub(crate) fn told(sent: &crate::fixture::Sent) -> String {
 }
 
 #[tokio::test]
-async fn a_script_is_run_by_its_tool_and_told_with_both_streams() {
-    let sent = world().answer(script("both")).await;
-    assert_snapshot!(told(&sent), @r#"{"elapsedMs":2140,"exitCode":0,"isSuccess":true,"output":"hi\n","stderr":"careful\n","toolCallId":"call_1"}"#);
+async fn a_script_is_run_by_its_tool_and_its_reply_has_both_streams() {
+    let sent = world().reply(script("both")).await;
+    assert_snapshot!(script_reply(&sent), @r#"{"elapsedMs":2140,"exitCode":0,"isSuccess":true,"output":"hi\n","stderr":"careful\n","toolCallId":"call_1"}"#);
     assert_eq!((sent.target, sent.mandatory), (Target::Topic("script.result.ana".to_owned()), true));
     let header = |name| sent.properties.header(name);
     assert_eq!((header("rb-rb-content-trust"), header("rb-rb-tool-provider")), (Some("tool-output"), Some("script")));
@@ -132,36 +133,40 @@ async fn a_request_without_an_address_is_answered_on_the_topic_of_scripts() {
         message
     };
     for message in [script("both"), unknown(script("both")), script("both").typed(None)] {
-        assert_eq!(world.answer(message.reply_to(None)).await.target, topic);
+        assert_eq!(world.reply(message.reply_to(None)).await.target, topic);
     }
 }
 
 #[tokio::test]
 async fn a_plain_clients_address_is_a_queue_first_and_its_call_has_the_messages_id() {
     let plain = request(&json!({"script": "both"})).typed(None).reply_to(Some("mine"));
-    let sent = world().answer(plain).await;
+    let sent = world().reply(plain).await;
     assert_eq!(sent.target, Target::Queue("mine".to_owned()));
     assert_eq!(sent.body["toolCallId"], "0f8fad5bd9cb469fa16570867728950e");
 }
 
 #[tokio::test]
-async fn an_answer_is_known_by_the_calls_id_and_carries_the_correlation_id_back() {
+async fn a_reply_has_the_calls_id_and_the_correlation_id() {
     let world = world();
-    assert_eq!(world.answer(script("both")).await.properties.correlation_id.as_deref(), Some("corr-1"));
+    assert_eq!(world.reply(script("both")).await.properties.correlation_id.as_deref(), Some("corr-1"));
     let mut uncorrelated = script("both");
     uncorrelated.properties.correlation_id = Some(String::new());
-    let sent = world.answer(uncorrelated).await;
+    let sent = world.reply(uncorrelated).await;
     assert_eq!((sent.properties.correlation_id.as_deref(), &sent.body["toolCallId"]), (Some(""), &json!("call_1")));
 }
 
 #[tokio::test]
-async fn a_redelivered_request_for_a_script_is_answered_the_same_and_not_run_again() {
+async fn a_redelivered_request_for_a_script_gets_the_same_reply_and_is_not_run_again() {
     for text in ["count", "panic"] {
         let world = world();
-        let first = world.answer(script(text)).await;
-        let again = world.answer(script(text).redelivered()).await;
+        let first = world.reply(script(text)).await;
+        let again = world.reply(script(text).redelivered()).await;
         assert_eq!(world.runs(), 1);
-        assert_eq!((told(&first), first.properties), (told(&again), again.properties), "message id included");
+        assert_eq!(
+            (script_reply(&first), first.properties),
+            (script_reply(&again), again.properties),
+            "message id included"
+        );
     }
 }
 
@@ -174,18 +179,18 @@ async fn a_script_is_cancelled_by_the_id_of_its_call() {
     running.await.unwrap();
     service.drain(Duration::from_secs(30)).await;
     let sent = world.sent().into_iter().find(|sent| sent.properties.message_type.as_deref() == Some(RESPONSE));
-    assert_snapshot!(told(&sent.unwrap()), @r#"{"exitCode":-1,"isSuccess":false,"output":null,"stderr":"The call was cancelled while the tool ran. Whether it had its effect is not known: find out before calling again.","toolCallId":"call_1"}"#);
+    assert_snapshot!(script_reply(&sent.unwrap()), @r#"{"exitCode":-1,"isSuccess":false,"output":null,"stderr":"The call was cancelled while the tool ran. Whether it had its effect is not known: find out before calling again.","toolCallId":"call_1"}"#);
     assert_eq!(settled.get(), Some(Settled::Acknowledged));
 }
 
 #[tokio::test]
-async fn a_script_asked_for_as_a_tool_is_answered_as_a_tool() {
-    let sent = world().answer(call(TOOL, json!({"script": "both"}))).await;
+async fn a_script_called_as_a_tool_gets_the_reply_of_a_tool() {
+    let sent = world().reply(call(TOOL, json!({"script": "both"}))).await;
     assert_snapshot!(sent.body, @r#"{"content":"hi","isError":false,"toolCallId":"call_1","toolName":"execute_python_script"}"#);
 }
 
 #[tokio::test]
-async fn no_server_that_a_header_names_takes_the_place_of_the_tool() {
-    let sent = world().answer(script("both").header("rb-rb-mcp-server", "other")).await;
+async fn a_script_runs_by_its_tool_though_a_header_names_a_server() {
+    let sent = world().reply(script("both").header("rb-rb-mcp-server", "other")).await;
     assert_eq!(sent.body["exitCode"], 0);
 }

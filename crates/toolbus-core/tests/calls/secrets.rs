@@ -1,4 +1,4 @@
-//! The daemon's own secrets in what callers are told.
+//! The daemon's own secrets in messages to callers.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use toolbus_core::Clock;
 
 const SECRET: &str = "s3cr3t-t0ken-0123";
 
-/// Tells the secret wherever it is asked to.
+/// Writes the secret to the requested part of its result.
 struct Leak;
 
 impl Executor for Leak {
@@ -50,19 +50,19 @@ fn inner(how: &str, progress: Option<ProgressSink>) -> InnerCall {
 }
 
 #[tokio::test]
-async fn an_answer_has_no_secret_whatever_the_call_ended_with() {
+async fn a_reply_has_no_secret_whatever_its_outcome() {
     let world = world();
     for (how, expected) in
         [("result", "it is [redacted]"), ("error", "not [redacted]"), ("failure", "broken by [redacted]")]
     {
-        let body = world.answer(call("leak", json!({"how": how}))).await.body;
-        let told = [&body["content"], &body["message"]].into_iter().find_map(Value::as_str);
-        assert_eq!(told, Some(expected), "{body}");
+        let body = world.reply(call("leak", json!({"how": how}))).await.body;
+        let text = [&body["content"], &body["message"]].into_iter().find_map(Value::as_str);
+        assert_eq!(text, Some(expected), "{body}");
     }
 }
 
 #[tokio::test]
-async fn a_call_within_a_call_has_none_either() {
+async fn an_inner_call_has_no_secret_either() {
     let world = world();
     let output = world.dispatcher.invoke(inner("structured", None)).await.unwrap();
     assert_eq!(output.structured.as_deref(), Some(&json!({"token": "[redacted]", "n": 1})));
@@ -71,21 +71,21 @@ async fn a_call_within_a_call_has_none_either() {
 }
 
 #[tokio::test]
-async fn a_report_of_progress_has_none() {
+async fn a_progress_report_has_no_secret() {
     let world = world();
     let (sink, mut reports) = ProgressSink::new();
     world.dispatcher.invoke(inner("result", Some(sink))).await.unwrap();
     assert_eq!(reports.recv().await.unwrap().message.as_deref(), Some("with [redacted]"));
-    let answered = world.deliver(call("leak", json!({"how": "result"})).header("rb-progress", "1")).await;
-    assert!(answered.get().is_some());
-    let told: Vec<_> = world.sent().into_iter().filter_map(|sent| sent.body.get("message").cloned()).collect();
-    assert_eq!(told, ["with [redacted]"]);
+    let settlement = world.deliver(call("leak", json!({"how": "result"})).header("rb-progress", "1")).await;
+    assert!(settlement.get().is_some());
+    let reports: Vec<_> = world.sent().into_iter().filter_map(|sent| sent.body.get("message").cloned()).collect();
+    assert_eq!(reports, ["with [redacted]"]);
 }
 
 #[tokio::test]
-async fn an_ordinary_answer_is_the_same_with_secrets_and_without() {
+async fn an_ordinary_reply_is_the_same_with_secrets_and_without() {
     let arguments = json!({"text": "an ordinary text, 1234567890123, \"quoted\" \\ ünï"});
-    let with = world().answer(call("echo", arguments.clone())).await.body;
-    let without = World::new().answer(call("echo", arguments)).await.body;
+    let with = world().reply(call("echo", arguments.clone())).await.body;
+    let without = World::new().reply(call("echo", arguments)).await.body;
     assert_eq!(with, without);
 }

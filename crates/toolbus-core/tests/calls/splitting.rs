@@ -73,7 +73,7 @@ fn echo(text: &str) -> Message {
 }
 
 async fn content(world: &World, message: Message) -> Value {
-    world.answer(message).await.body["content"].clone()
+    world.reply(message).await.body["content"].clone()
 }
 
 /// A call of an MCP client, or of a tool.
@@ -84,26 +84,26 @@ fn inner(world: &World, origin: InnerOrigin, key: Option<&str>) -> InnerCall {
 }
 
 #[tokio::test]
-async fn a_long_result_is_kept_in_parts_and_the_answer_is_their_table() {
+async fn a_long_result_is_kept_in_parts_and_the_reply_is_their_table() {
     let (shelf, world) = reading();
-    let answer = world.answer(echo("more than ten")).await;
+    let reply = world.reply(echo("more than ten")).await;
     let kept = shelf.kept.lock().pop().unwrap();
     assert_eq!((&*kept.text, kept.max, &*kept.tool, kept.run.len()), ("more than ten", 10, "echo", 8));
-    assert_eq!(answer.body["content"], format!("table {} of echo for ana", kept.run));
-    assert_eq!(answer.body.get("contentBlocks"), None);
+    assert_eq!(reply.body["content"], format!("table {} of echo for ana", kept.run));
+    assert_eq!(reply.body.get("contentBlocks"), None);
 }
 
 #[tokio::test]
-async fn links_to_the_parts_are_sent_where_the_request_asks_for_them() {
+async fn links_to_the_parts_are_sent_on_request() {
     let (shelf, world) = reading();
-    let answer = world.answer(echo("more than ten").header("rb-resource-links", "1")).await;
+    let reply = world.reply(echo("more than ten").header("rb-resource-links", "1")).await;
     let run = shelf.kept.lock().pop().unwrap().run;
     let expected = json!([
         {"type": "text", "text": format!("table {run} of echo for ana")},
         {"type": "resource_link", "text": "A heading", "mimeType": "text/plain",
          "uri": "toolbus://memory/session/s/part%20%C3%A4"},
     ]);
-    assert_eq!(answer.body["contentBlocks"], expected);
+    assert_eq!(reply.body["contentBlocks"], expected);
 }
 
 #[tokio::test]
@@ -116,8 +116,8 @@ async fn characters_count_and_a_result_of_just_as_many_stays() {
 #[tokio::test]
 async fn a_repeated_request_gets_the_same_table_and_nothing_is_kept_again() {
     let (shelf, world) = reading();
-    let first = world.answer(echo("more than ten")).await;
-    let again = world.answer(echo("more than ten").redelivered()).await;
+    let first = world.reply(echo("more than ten")).await;
+    let again = world.reply(echo("more than ten").redelivered()).await;
     assert_eq!((first.body, first.properties), (again.body, again.properties));
     assert_eq!(shelf.kept.lock().len(), 1);
 }
@@ -149,7 +149,7 @@ async fn results_of_memory_itself_and_on_topics_without_are_whole() {
     assert!(shelf.kept.lock().is_empty());
 }
 
-/// Pages were cut again, with the line that says how to go on.
+/// Pages were cut again, with the line on how to go on.
 #[tokio::test]
 async fn results_of_memory_at_another_daemon_are_whole() {
     let (_, world) = reading();
@@ -174,7 +174,7 @@ async fn a_result_is_whole_for_a_caller_that_gets_its_structured_part() {
     assert!(unwanted.as_str().unwrap().starts_with("table "), "{unwanted}");
 }
 
-/// A result whose tool says how it is split.
+/// A result with its tool's rule for splitting.
 fn with_rule() -> ToolOutput {
     let rule = SplitRule {
         threshold: 12,
@@ -196,9 +196,9 @@ async fn a_rule_of_the_tool_decides_when_and_how_its_result_is_split_on_every_to
     add(&world, ToolDescriptor::new("short_page", "test", "local"), short);
     assert_eq!(content(&world, call("short_page", json!({}))).await, "more than 10", "longer than other results are");
     for (topic, id) in [("tool.invoke", "a"), ("tool.invoke.mcp", "b")] {
-        let answer = content(&world, Message { topic, ..call("page", json!({})).id(id) }).await;
+        let reply = content(&world, Message { topic, ..call("page", json!({})).id(id) }).await;
         let kept = shelf.kept.lock().pop().unwrap();
-        assert_eq!(answer, format!("table {} of page for ana", kept.run));
+        assert_eq!(reply, format!("table {} of page for ana", kept.run));
         assert_eq!((kept.max, kept.rule), (6, with_rule().split));
     }
     let inner = InnerCall { tool: "page".to_owned(), arguments: None, ..inner(&world, InnerOrigin::Tool, None) };
@@ -234,11 +234,11 @@ async fn images_stay_beside_the_table() {
     ];
     let output = ToolOutput { blocks, ..ToolOutput::text("more than\nten") };
     add(&world, ToolDescriptor::new("picture", "test", "local"), output);
-    let answer = world.answer(call("picture", json!({}))).await;
+    let reply = world.reply(call("picture", json!({}))).await;
     let table = format!("table {} of picture for ana", shelf.kept.lock().pop().unwrap().run);
-    assert_eq!(answer.body["content"], table);
+    assert_eq!(reply.body["content"], table);
     assert_eq!(
-        answer.body["contentBlocks"],
+        reply.body["contentBlocks"],
         json!([{"type": "image", "data": "AAAA"}, {"type": "text", "text": table}])
     );
 }
@@ -264,7 +264,7 @@ async fn an_mcp_client_gets_a_link_to_each_part_beside_the_table_with_a_key_or_w
     }
 }
 
-/// Says whether its result may be larger than executors take by themselves.
+/// Returns whether its result may be larger than executors take by themselves.
 struct HasRoom;
 
 impl Executor for HasRoom {

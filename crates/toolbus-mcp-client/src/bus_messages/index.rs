@@ -72,7 +72,7 @@ impl Index {
 }
 
 fn key_of<'a>(agent: &'a AgentName, now: &EffectiveTools) -> &'a str {
-    if now.is_everybody() { EVERYBODY } else { agent.as_str() }
+    if now.has_no_section() { EVERYBODY } else { agent.as_str() }
 }
 
 /// The topic of an agent's index. `None` for an agent named `refresh`, whose index every bridge would take for a

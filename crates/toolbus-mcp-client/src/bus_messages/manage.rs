@@ -135,7 +135,7 @@ impl ControlHandler for ManageHandler {
         None
     }
 
-    fn answer<'a>(&'a self, request: &'a ControlRequest) -> BoxFuture<'a, Result<Option<ControlReply>, ControlError>> {
+    fn handle<'a>(&'a self, request: &'a ControlRequest) -> BoxFuture<'a, Result<Option<ControlReply>, ControlError>> {
         Box::pin(async move {
             let is = |name: &str| request.envelope.message_type.eq_ignore_ascii_case(name);
             // Questions are not supported, so that there is none to release. The message expects no response.

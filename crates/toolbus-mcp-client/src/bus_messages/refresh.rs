@@ -80,7 +80,7 @@ impl ControlHandler for RefreshHandler {
         Some(message_type::MCP_METADATA_REFRESH_REQUEST)
     }
 
-    fn answer<'a>(&'a self, asked: &'a ControlRequest) -> BoxFuture<'a, Result<Option<ControlReply>, ControlError>> {
+    fn handle<'a>(&'a self, asked: &'a ControlRequest) -> BoxFuture<'a, Result<Option<ControlReply>, ControlError>> {
         Box::pin(async move {
             let request = McpMetadataRefreshRequest::parse(&asked.body)?;
             if asked.caller.agent.is_none() {

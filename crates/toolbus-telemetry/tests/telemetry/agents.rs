@@ -11,7 +11,7 @@ pub(crate) fn use_in_every_way(exporters: &Exporters) {
     let recorder = exporters.agents();
     let with_more = |outcomes: &[&'static str]| outcomes.iter().copied().chain(["other"]).collect::<Vec<_>>();
     with_more(&AgentOutcomes::ANNOUNCEMENTS).into_iter().for_each(|outcome| recorder.announced(outcome));
-    with_more(&AgentOutcomes::ANSWERS).into_iter().for_each(|outcome| recorder.answered(outcome));
+    with_more(&AgentOutcomes::TASK_MESSAGES).into_iter().for_each(|outcome| recorder.task_message(outcome));
     with_more(&AgentOutcomes::TASKS).into_iter().for_each(|outcome| recorder.task_ended(outcome));
 }
 
@@ -20,8 +20,8 @@ async fn announcements_answers_and_tasks_are_counted_by_what_became_of_them() {
     let (receiver, daemon) = Daemon::with_receiver(&[("OTEL_TRACES_EXPORTER", "none")]).await;
     let recorder = daemon.exporters.agents();
     recorder.announced("new");
-    recorder.answered("not_asked");
-    recorder.answered("not_asked");
+    recorder.task_message("not_asked");
+    recorder.task_message("not_asked");
     recorder.task_ended("timeout");
     daemon.end().await;
 

@@ -185,7 +185,7 @@ impl Admin {
             step: step.name.as_str().to_owned(),
             passes: step.passes,
             text: step.text,
-            told: step.told,
+            told: step.message,
         };
         let steps: Vec<GateResult> = steps.into_iter().map(gate).collect();
         let passes = steps.iter().all(|step| step.passes);

@@ -37,7 +37,7 @@ impl AgentEvents for CountedOutcomes {
         self.0.lock().push(format!("announced {outcome}"));
     }
 
-    fn answered(&self, outcome: &'static str) {
+    fn task_message(&self, outcome: &'static str) {
         self.0.lock().push(format!("answered {outcome}"));
     }
 

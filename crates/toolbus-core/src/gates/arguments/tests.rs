@@ -33,7 +33,7 @@ fn absent_and_empty_arguments_are_an_empty_object() {
 }
 
 #[test]
-fn arguments_that_are_no_json_no_object_or_name_a_member_twice_are_refused() {
+fn arguments_that_are_no_json_no_object_or_have_a_field_twice_are_refused() {
     assert_snapshot!(refusal(json!({}), r#"{"a": }"#), @"The arguments are not usable: expected value at line 1 column 7.");
     assert_snapshot!(refusal(json!({}), "[1]"), @"The arguments are not usable: expected a JSON object, found an array.");
     assert_snapshot!(refusal(json!({}), r#"{"a": 1, "a": 2}"#), @"The arguments are not usable: duplicate member `a` at line 1 column 12.");
@@ -90,7 +90,7 @@ fn an_undeclared_argument_beside_one_that_is_set_is_refused_however_it_is_writte
     for name in ["day", "owner", "to"] {
         assert!(check(&declares_day, name).is_ok(), "{name}");
     }
-    // The tool tells them apart.
+    // The tool distinguishes them.
     assert!(check(&tool(json!({"properties": {"owner": {}, "Owner": {}}})), "Owner").is_ok());
     let without_schema = Tool::new(ToolDescriptor::new("t", "test", "local"), ToolOutput::default());
     assert!(check(&without_schema, "day").is_err());
@@ -112,7 +112,7 @@ fn a_pattern_that_looks_around_is_compared_as_far_as_that_is_cheap() {
 }
 
 #[test]
-fn a_name_that_a_provider_asked_for_is_the_tools_own_before_anything_looks_at_it() {
+fn a_name_for_providers_becomes_the_tools_own_before_any_check() {
     let schema = json!({"type": "object", "properties": {"page[size]": {"type": "integer"}}, "required": ["page[size]"], "additionalProperties": false});
     let shown = argument_names::shown_name("page[size]").into_owned();
     let text = json!({&*shown: 20}).to_string();
@@ -136,16 +136,16 @@ fn violations_name_every_path_and_no_value() {
 }
 
 #[test]
-fn at_most_twenty_violations_are_told_and_whether_there_are_more() {
+fn at_most_twenty_violations_are_listed_and_whether_there_are_more() {
     let schema = json!({"type": "object", "additionalProperties": {"type": "string"}});
-    let told = |count: usize| {
-        let members: Vec<String> = (0..count).map(|n| format!(r#""m{n}": {n}"#)).collect();
-        refusal(schema.clone(), &format!("{{{}}}", members.join(",")))
+    let message_of = |count: usize| {
+        let fields: Vec<String> = (0..count).map(|n| format!(r#""m{n}": {n}"#)).collect();
+        refusal(schema.clone(), &format!("{{{}}}", fields.join(",")))
     };
-    let message = told(50);
+    let message = message_of(50);
     assert_eq!(message.matches("; ").count(), MAX_VIOLATIONS);
     assert!(message.ends_with("… and more"), "{message}");
-    let message = told(MAX_VIOLATIONS);
+    let message = message_of(MAX_VIOLATIONS);
     assert_eq!(message.matches("; ").count(), MAX_VIOLATIONS - 1);
     assert!(!message.contains("more"), "{message}");
 }
@@ -209,8 +209,8 @@ fn a_schema_that_makes_work_without_end_is_left() {
 #[test]
 fn large_arguments_that_fit_pass() {
     let tool = tool(list_of(&json!({"anyOf": [{"type": "string"}, {"type": "integer"}]})));
-    let members = checked(&tool, &numbers(200_000)).unwrap();
-    assert_eq!(members["list"].as_array().unwrap().len(), 200_000);
+    let fields = checked(&tool, &numbers(200_000)).unwrap();
+    assert_eq!(fields["list"].as_array().unwrap().len(), 200_000);
 }
 
 /// Letters a and b without an order that a pattern could make use of.
@@ -251,7 +251,7 @@ async fn turns_until_end<T>(check: &tokio::task::JoinHandle<T>) -> u32 {
 }
 
 #[tokio::test]
-async fn a_large_check_holds_up_no_other_task() {
+async fn a_large_check_delays_no_other_task() {
     let arguments = Arc::new(new());
     let check = TaskTracker::new().spawn({
         let arguments = Arc::clone(&arguments);
@@ -289,7 +289,7 @@ async fn turns_beside(schema: Value, text: String) -> u32 {
 }
 
 #[tokio::test]
-async fn a_small_text_or_name_and_a_costly_pattern_hold_up_no_other_task() {
+async fn a_costly_pattern_on_a_small_text_or_name_delays_no_other_task() {
     let of_names = json!({"propertyNames": {"pattern": COSTLY_PATTERN}});
     let (text, name) = (json!({"text": random(16_000)}), json!({random(16_000): 1}));
     for (schema, arguments) in [(with_costly_pattern(), text), (of_names, name)] {
@@ -359,7 +359,7 @@ async fn without_a_turn() -> (Arguments, Vec<crate::turns::Turn>) {
 }
 
 #[tokio::test]
-async fn a_check_without_a_turn_in_time_is_told_as_overload_and_not_as_the_deadline() {
+async fn a_check_without_a_turn_in_time_fails_as_overloaded() {
     let (arguments, _held) = without_a_turn().await;
     let deadline = Clock::SYSTEM.now() + Duration::from_millis(500);
     let checked = arguments.check_in_turn(&tool(json!({})), Some("{}"), None, "bob".into(), deadline).await;
@@ -367,7 +367,7 @@ async fn a_check_without_a_turn_in_time_is_told_as_overload_and_not_as_the_deadl
 }
 
 #[tokio::test]
-async fn a_check_whose_work_has_no_end_is_told_as_such_while_there_is_time() {
+async fn a_check_with_endless_work_fails_as_such_before_the_deadline() {
     let tool = tool(without_end(&json!({"properties": {"a": {"$ref": "#/$defs/d0"}}})));
     let check = async |wait| {
         let arguments = new();
@@ -380,7 +380,7 @@ async fn a_check_whose_work_has_no_end_is_told_as_such_while_there_is_time() {
 }
 
 #[test]
-fn a_text_that_is_too_long_for_a_pattern_is_told_as_such() {
+fn a_text_too_long_for_the_patterns_is_refused_as_such() {
     let pattern = "(?:a|b)*a(?:a|b){2000}c";
     let schema = json!({"type": "object", "properties": {"text": {"type": "string", "pattern": pattern}}});
     let message = refusal(schema, &json!({"text": "ab".repeat(100_000)}).to_string());
@@ -412,7 +412,7 @@ async fn a_tool_that_only_warns_runs_with_arguments_that_its_schema_does_not_all
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_check_that_outlasts_the_call_is_told_as_its_deadline() {
+async fn a_check_that_outlasts_the_call_fails_with_its_deadline() {
     let arguments = new();
     let tool = tool(costly());
     let text = json!({"text": "ab".repeat(100_000)}).to_string();

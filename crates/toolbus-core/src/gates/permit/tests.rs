@@ -1,4 +1,4 @@
-mod places;
+mod slots;
 
 use futures_util::FutureExt;
 
@@ -38,7 +38,7 @@ fn at_once(permits: &Permits, tool: &ToolDescriptor, agent: &Arc<AgentGate>, cal
     permits.acquire(Some(tool), agent, caller.into(), 10, later()).now_or_never()?.ok()
 }
 
-/// Makes `count` calls, each in a task of its own and of this length, and returns once each has a place or was refused.
+/// Makes `count` calls, each in a task of its own and of this length, and returns once each has a slot or was refused.
 async fn flood(permits: &Arc<Permits>, agent: &Arc<AgentGate>, caller: &str, count: usize, runs: Duration) {
     let placed = Arc::new(AtomicUsize::new(0));
     for _ in 0..count {
@@ -66,7 +66,7 @@ fn later() -> Instant {
 }
 
 #[tokio::test]
-async fn a_free_place_is_given_at_once_and_counted() {
+async fn a_free_slot_is_given_at_once_and_counted() {
     let permits = permits(1, 0);
     let permit = permits.acquire(Some(&tool(None)), &anyone(), me(), 10, soon()).await.unwrap();
     assert_eq!(permits.load.in_flight(), 1);
@@ -93,18 +93,18 @@ async fn waiting_ends_with_the_deadline() {
 }
 
 #[test]
-fn a_call_that_waited_for_something_else_gives_its_place_back() {
+fn a_call_that_waited_for_something_else_gives_its_slot_back() {
     let (permits, agent) = (permits(1, 1), anyone());
     for _ in 0..3 {
-        let place = permits.wait(&agent, me(), 10).unwrap();
+        let slot = permits.wait(&agent, me(), 10).unwrap();
         assert_eq!(waiting_of(&agent), 1);
-        drop(place);
+        drop(slot);
     }
     assert_eq!(waiting_of(&agent), 0);
 }
 
 #[tokio::test]
-async fn a_place_that_a_call_was_given_and_did_not_take_is_given_back() {
+async fn a_slot_that_a_call_was_given_and_did_not_take_is_given_back() {
     let (permits, agent, slow) = (permits(1, 8), anyone(), tool(None));
     let held = at_once(&permits, &slow, &agent, "me").unwrap();
     let mut waiting = Box::pin(permits.acquire(Some(&slow), &agent, me(), 10, later()));
@@ -114,7 +114,7 @@ async fn a_place_that_a_call_was_given_and_did_not_take_is_given_back() {
 }
 
 #[tokio::test]
-async fn a_waiting_call_gets_the_place_that_comes_free() {
+async fn a_waiting_call_gets_the_slot_that_comes_free() {
     let permits = Arc::new(permits(1, 8));
     let held = permits.acquire(Some(&tool(None)), &anyone(), me(), 10, later()).await.unwrap();
     let waiting = TaskTracker::new().spawn({
@@ -129,7 +129,7 @@ async fn a_waiting_call_gets_the_place_that_comes_free() {
 }
 
 #[tokio::test]
-async fn a_tool_at_its_limit_leaves_places_to_others() {
+async fn a_tool_at_its_limit_leaves_slots_to_others() {
     let permits = permits(2, 0);
     let _held = permits.acquire(Some(&tool(Some(1))), &anyone(), me(), 10, later()).await.unwrap();
     assert!(permits.acquire(Some(&tool(Some(1))), &anyone(), me(), 10, later()).await.is_err());
@@ -138,7 +138,7 @@ async fn a_tool_at_its_limit_leaves_places_to_others() {
 }
 
 #[tokio::test]
-async fn an_agent_at_its_limit_leaves_places_to_others() {
+async fn an_agent_at_its_limit_leaves_slots_to_others() {
     let permits = permits(2, 8);
     let (ana, bob) = (agent(1, 0), agent(1, 0));
     let _held = permits.acquire(Some(&tool(None)), &ana, me(), 10, later()).await.unwrap();
@@ -173,7 +173,7 @@ async fn a_thousand_waiting_calls_of_one_agent_do_not_delay_the_first_of_another
 }
 
 #[tokio::test]
-async fn a_call_that_waits_for_its_agent_holds_no_place_of_the_daemon() {
+async fn a_call_that_waits_for_its_agent_holds_no_slot_of_the_daemon() {
     let permits = Arc::new(permits(2, 8));
     let ana = agent(1, 1);
     let _held = permits.acquire(Some(&tool(None)), &ana, me(), 10, later()).await.unwrap();
@@ -185,7 +185,7 @@ async fn a_call_that_waits_for_its_agent_holds_no_place_of_the_daemon() {
 }
 
 #[tokio::test]
-async fn a_call_that_waits_for_its_tool_holds_no_place_of_its_agent_but_counts_as_waiting() {
+async fn a_call_that_waits_for_its_tool_holds_no_slot_of_its_agent_but_counts_as_waiting() {
     let permits = permits(3, 8);
     let (ana, slow) = (agent(1, 1), tool(Some(1)));
     let _held = permits.acquire(Some(&slow), &anyone(), me(), 10, later()).await.unwrap();
@@ -205,10 +205,10 @@ async fn an_agent_at_its_limit_keeps_no_tool_from_others_and_a_tool_at_its_limit
     let held = [at_once(&tool(None), &ana).unwrap(), at_once(&tool(None), &ana).unwrap()];
     let waits = permits.acquire(Some(&limited), &ana, me(), 10, later());
     tokio::pin!(waits);
-    assert!(futures_util::poll!(&mut waits).is_pending(), "for ana's place");
+    assert!(futures_util::poll!(&mut waits).is_pending(), "for ana's slot");
     let others = at_once(&limited, &anyone()).unwrap();
     drop(held);
-    assert!(futures_util::poll!(&mut waits).is_pending(), "for the tool's place");
+    assert!(futures_util::poll!(&mut waits).is_pending(), "for the tool's slot");
     let another = [at_once(&tool(None), &ana).unwrap(), at_once(&tool(None), &ana).unwrap()];
     drop((others, another));
     assert!(waits.await.is_ok());
@@ -241,14 +241,13 @@ async fn bodies_of_one_agent_fill_half_of_the_room_at_most() {
 
 /// Time that the first call of a caller waits beside floods of calls that take a second each.
 async fn wait_of_quiet(permits: &Permits, agent: &Arc<AgentGate>) -> Duration {
-    let asked = Clock::SYSTEM.now();
+    let requested = Clock::SYSTEM.now();
     permits.acquire(Some(&tool(None)), agent, "quiet".into(), 10, later()).await.unwrap();
-    Clock::SYSTEM.since(asked)
+    Clock::SYSTEM.since(requested)
 }
 
 #[tokio::test(start_paused = true)]
-async fn however_many_agents_or_callers_without_a_section_flood_the_first_call_of_another_waits_for_one_place_at_most()
-{
+async fn during_floods_the_first_call_of_another_agent_waits_for_one_slot_at_most() {
     for (has_section, flooding) in [true, false].into_iter().flat_map(|has| [1, 2, 3, 20].map(|count| (has, count))) {
         let (permits, shared) = (Arc::new(permits(256, 1024)), Arc::new(AgentGate::shared(192, 512)));
         let gate = || if has_section { agent(192, 512) } else { Arc::clone(&shared) };
@@ -262,7 +261,7 @@ async fn however_many_agents_or_callers_without_a_section_flood_the_first_call_o
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_caller_without_a_section_that_is_alone_gets_most_places_of_its_kind() {
+async fn a_caller_without_a_section_that_is_alone_gets_most_slots_of_its_kind() {
     let permits = Arc::new(permits(256, 1024));
     let shared = Arc::new(AgentGate::shared(192, 512));
     flood(&permits, &shared, "alone", 1_500, Duration::from_secs(10)).await;
@@ -270,7 +269,7 @@ async fn a_caller_without_a_section_that_is_alone_gets_most_places_of_its_kind()
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_next_place_is_of_the_agent_of_whom_the_fewest_run() {
+async fn the_next_slot_goes_to_the_agent_with_the_fewest_running_calls() {
     let permits = Arc::new(permits(4, 100));
     // A limit that its operator set to all there is: nothing stays free.
     let (ana, bob) = (agent(4, 50), agent(4, 50));
@@ -282,7 +281,7 @@ async fn the_next_place_is_of_the_agent_of_whom_the_fewest_run() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn two_agents_that_flood_share_what_there_is() {
+async fn two_flooding_agents_share_the_slots() {
     let permits = Arc::new(permits(256, 1024));
     let (ana, bob) = (agent(192, 512), agent(192, 512));
     flood(&permits, &ana, "ana", 1_500, Duration::from_secs(1)).await;
@@ -306,7 +305,7 @@ async fn waits<'a>(
 const MIB: usize = 1024 * 1024;
 
 #[tokio::test]
-async fn one_caller_of_those_that_share_a_gate_does_not_fill_the_room_for_bodies() {
+async fn a_caller_that_shares_a_gate_does_not_fill_the_room_for_bodies() {
     let (permits, shared) = (permits(1, 256), Arc::new(AgentGate::shared(1, 256)));
     let _held = at_once(&permits, &tool(None), &shared, "flood").unwrap();
     let mut flood = Vec::new();
@@ -319,7 +318,7 @@ async fn one_caller_of_those_that_share_a_gate_does_not_fill_the_room_for_bodies
 }
 
 #[tokio::test]
-async fn the_first_call_of_a_caller_gets_the_room_of_the_last_ones_whose_bodies_are_the_most() {
+async fn a_callers_first_call_gets_the_room_of_the_last_calls_of_the_caller_with_the_most_bytes() {
     let (permits, shared) = (permits(1, 256), Arc::new(AgentGate::shared(1, 256)));
     let _held = at_once(&permits, &tool(None), &shared, "flood").unwrap();
     let mut floods = Vec::new();
@@ -347,7 +346,7 @@ fn shared_room(gate: &AgentGate) -> usize {
 }
 
 #[tokio::test]
-async fn a_call_that_others_could_not_make_room_for_removes_none() {
+async fn a_call_for_which_removals_make_too_little_room_removes_no_other() {
     let (permits, shared) = (permits(1, 256), Arc::new(AgentGate::shared(1, 256)));
     let _held = at_once(&permits, &tool(None), &shared, "flood").unwrap();
     let mut others = Vec::new();
@@ -387,7 +386,7 @@ async fn the_first_call_of_a_caller_gets_the_room_of_others_when_bodies_fill_tha
 }
 
 #[tokio::test]
-async fn a_call_can_give_its_tools_place_back_and_keep_its_own() {
+async fn a_call_can_release_the_slot_of_its_tool_and_keep_its_own() {
     let permits = permits(2, 10);
     let mut held = permits.acquire(Some(&tool(Some(1))), &anyone(), me(), 10, later()).await.unwrap();
     let limited = tool(Some(1));
@@ -396,12 +395,12 @@ async fn a_call_can_give_its_tools_place_back_and_keep_its_own() {
     assert!(waits.as_mut().now_or_never().is_none(), "the tool runs one call at a time");
     held.release_tool();
     let _next = waits.await.unwrap();
-    assert!(permits.acquire(None, &agent, me(), 10, later()).now_or_never().is_none(), "both places are taken");
+    assert!(permits.acquire(None, &agent, me(), 10, later()).now_or_never().is_none(), "both slots are taken");
     drop(held);
     assert!(permits.acquire(None, &agent, me(), 10, later()).await.is_ok());
 }
 
-/// Calls of one tool that wait, each in a task that notes its name once it has a place, and gives that back at once.
+/// Calls of one tool that wait, each in a task that notes its name once it has a slot, and gives that back at once.
 async fn queue_up(permits: &Arc<Permits>, calls: &[(&str, &Arc<AgentGate>, u64)]) -> Arc<Mutex<Vec<String>>> {
     let order: Arc<Mutex<Vec<String>>> = Arc::default();
     for (name, agent, seconds) in calls {
@@ -437,7 +436,7 @@ async fn order_after(held: Permit, permits: &Arc<Permits>, calls: &[(&str, &Arc<
 }
 
 #[tokio::test(start_paused = true)]
-async fn of_the_calls_of_one_caller_the_one_whose_wait_ends_first_is_next() {
+async fn the_next_call_of_a_caller_is_the_one_whose_wait_ends_first() {
     let (permits, ana) = (Arc::new(permits(1, 8)), agent(1, 8));
     let held = at_once(&permits, &tool(None), &ana, "me").unwrap();
     let calls = [("30", &ana, 30), ("10", &ana, 10), ("20", &ana, 20), ("10 again", &ana, 10)];
@@ -465,7 +464,7 @@ async fn run_in_turn(permits: &Permits, agent: &Arc<AgentGate>, calls: usize, ea
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_call_that_the_waiting_ones_leave_no_time_for_is_refused_before_it_waits() {
+async fn a_call_behind_too_many_waiting_ones_is_refused_before_it_waits() {
     let (permits, ana, bob) = (Arc::new(permits(2, 100)), agent(1, 50), agent(1, 50));
     run_in_turn(&permits, &ana, 8, Duration::from_secs(5)).await;
     let _held = at_once(&permits, &tool(None), &ana, "me").unwrap();
@@ -490,14 +489,14 @@ async fn a_call_that_the_waiting_ones_leave_no_time_for_is_refused_before_it_wai
 }
 
 #[tokio::test(start_paused = true)]
-async fn no_call_of_even_length_is_refused_early_that_would_have_run() {
+async fn calls_of_even_length_that_would_have_run_are_not_refused_early() {
     const EACH: u64 = 4_000;
     let random = Random::seeded(11);
     let below = |most: u64| random.below(Duration::from_millis(most)).as_millis() as u64;
     let mut refused_early = 0;
     for round in 0..60 {
-        let places = 1 + round % 3;
-        let (permits, ana) = (Arc::new(permits(places, 200)), agent(places, 200));
+        let slots = 1 + round % 3;
+        let (permits, ana) = (Arc::new(permits(slots, 200)), agent(slots, 200));
         run_in_turn(&permits, &ana, 8, Duration::from_millis(EACH)).await;
         // Calls come and end at even milliseconds, no two at the same time, and waits end at odd ones.
         let mut calls: Vec<(u64, u64)> =
@@ -512,9 +511,9 @@ async fn no_call_of_even_length_is_refused_early_that_would_have_run() {
                 let until = arrival + Duration::from_millis(*wait);
                 TaskTracker::new().spawn(async move {
                     tokio::time::sleep_until(arrival.into()).await;
-                    let asked = Clock::SYSTEM.now();
+                    let requested = Clock::SYSTEM.now();
                     let permit = permits.acquire(Some(&tool(None)), &ana, me(), 10, until).await;
-                    let waited = Clock::SYSTEM.since(asked);
+                    let waited = Clock::SYSTEM.since(requested);
                     if permit.is_ok() {
                         tokio::time::sleep(Duration::from_millis(EACH)).await;
                     }
@@ -528,18 +527,18 @@ async fn no_call_of_even_length_is_refused_early_that_would_have_run() {
             refused_early += usize::from(!has_run && waited.is_zero());
             ran.push(has_run);
         }
-        assert_eq!(ran, without_estimate(&calls, places, EACH), "round {round}: {calls:?}");
+        assert_eq!(ran, without_estimate(&calls, slots, EACH), "round {round}: {calls:?}");
     }
     assert!(refused_early > 100, "{refused_early}");
 }
 
 /// Which of these calls, each with its arrival and the length of its wait, run where none is refused early.
-fn without_estimate(calls: &[(u64, u64)], places: usize, each: u64) -> Vec<bool> {
-    let mut free = vec![0; places];
+fn without_estimate(calls: &[(u64, u64)], slots: usize, each: u64) -> Vec<bool> {
+    let mut free = vec![0; slots];
     let mut ran = vec![false; calls.len()];
     loop {
         free.sort_unstable();
-        // The place that comes free first goes to the call whose wait ends first, of those that wait then, or else to
+        // The slot that comes free first goes to the call whose wait ends first, of those that wait then, or else to
         // the next one that comes.
         let left = || calls.iter().enumerate().filter(|(call, _)| !ran[*call]);
         let can_wait = |(_, (arrival, wait)): &(usize, &(u64, u64))| arrival + wait > free[0];

@@ -1,7 +1,7 @@
 //! When two texts name the same recipient.
 //!
-//! Strict on purpose: what a tool might read in another way than this gate is no recipient. Every form that is accepted names
-//! one recipient and nothing else.
+//! Strict on purpose: what a tool might read in another way than this gate is no recipient. Every form that is accepted
+//! names one recipient and nothing else.
 
 use std::borrow::Cow;
 
@@ -97,8 +97,8 @@ fn email(text: &str) -> Option<Cow<'_, str>> {
     (is_local(local) && is_domain(domain)).then(|| Cow::Owned(format!("{local}@{}", domain.to_ascii_lowercase())))
 }
 
-/// Whether this is a `dot-atom` (RFC 5322): nothing quoted, no comment, no list. Without `*`, which looks like a pattern in a
-/// list of recipients and would be none.
+/// Whether this is a `dot-atom` (RFC 5322): nothing quoted, no comment, no list. Without `*`, which looks like a
+/// pattern in a list of recipients and would be none.
 fn is_local(text: &str) -> bool {
     let is_atom = |atom: &str| {
         !atom.is_empty()

@@ -12,8 +12,8 @@ const ELEMENTS: [&str; 3] = ["items", "prefixItems", "additionalItems"];
 /// Most schemas that are looked at: one may refer to others many times.
 const MAX_SCHEMAS: usize = 1000;
 
-/// The arguments that a schema names in `properties`: its own, those of what it combines, and those of what it refers to
-/// within itself.
+/// The arguments that a schema names in `properties`: its own, those of what it combines, and those of what it refers
+/// to within itself.
 #[must_use]
 pub fn declared(schema: &Value) -> HashSet<&str> {
     Declaration::of(schema).names()

@@ -1,4 +1,5 @@
-//! The objects and lists on the way to recipients: each object names one, and has nothing that its schema does not declare.
+//! The objects and lists on the way to recipients: each object names one, and has nothing that its schema does not
+//! declare.
 
 use std::collections::{BTreeMap, HashSet};
 

@@ -11,7 +11,8 @@ const MAX_LENGTH: usize = 256;
 /// Deepest path, in steps.
 const MAX_STEPS: usize = 16;
 
-/// A JSON pointer (RFC 6901) into the arguments of a call, in which `*` stands for every element of a list: `/to`, `/cc/*`.
+/// A JSON pointer (RFC 6901) into the arguments of a call, in which `*` stands for every element of a list: `/to`,
+/// `/cc/*`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RecipientPath {
     text: Arc<str>,
@@ -79,7 +80,7 @@ impl RecipientPath {
     ///
     /// # Errors
     ///
-    /// If `text` is not a JSON Pointer to a member of the arguments.
+    /// If `text` is not a JSON Pointer to a field of the arguments.
     pub fn parse(text: &str) -> Result<Self, RecipientPathError> {
         if text.len() > MAX_LENGTH {
             return Err(RecipientPathError::TooLong);
@@ -101,8 +102,8 @@ impl RecipientPath {
 
     /// Hands over everything that stands at this path, until `visit` fails.
     ///
-    /// An argument that is absent, and a list without elements, hold nothing. A value that has another shape than the path
-    /// holds something that is no recipient: a tool may well understand what this path does not.
+    /// An argument that is absent, and a list without elements, hold nothing. A value that has another shape than the
+    /// path holds something that is no recipient: a tool may well understand what this path does not.
     pub(super) fn visit<'a, E>(
         &self,
         arguments: &'a Map<String, Value>,
@@ -221,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_path_is_told_what_to_write() {
+    fn an_invalid_path_is_refused_with_the_expected_form() {
         let (long, deep) = (format!("/{}", "x".repeat(MAX_LENGTH)), "/x".repeat(MAX_STEPS + 1));
         let texts = ["", "to", "$.to", "/", "/*", "/to/", "/cc//to", "/cc*", "/a~b", "/a~", &long, &deep].map(|text| {
             let error = RecipientPath::parse(text).unwrap_err();

@@ -1,4 +1,4 @@
-//! Who is a recipient, who is listed, and what a refusal says.
+//! Recipients of a call, comparison with the list, and texts of refusals.
 
 use proptest::prelude::*;
 use serde_json::json;
@@ -197,7 +197,7 @@ fn other_recipients_are_compared_character_by_character() {
 }
 
 #[test]
-fn what_stands_beside_a_listed_recipient_is_looked_at_too() {
+fn recipients_beside_a_listed_one_are_checked_too() {
     let (friend, stranger) = ("+573001112233", "+573009998877");
     let table = [
         ("one friend", json!({"to": friend}), "listed"),
@@ -225,7 +225,7 @@ fn what_stands_beside_a_listed_recipient_is_looked_at_too() {
         ("a list in a list", json!({"to": friend, "cc": [[friend]]}), "unreadable"),
         ("an object in a list", json!({"to": friend, "cc": [{"number": friend}]}), "unreadable"),
         ("a number in a list", json!({"to": friend, "cc": [573_001_112_233_u64]}), "listed"),
-        ("an object with a member too many", json!({"to": friend, "who": {"number": [stranger]}}), "unreadable"),
+        ("an object with a field too many", json!({"to": friend, "who": {"number": [stranger]}}), "unreadable"),
     ];
     for (what, arguments, expected) in table {
         let found = verdict(Compare::Digits, &LISTED, &["/to", "/cc/*", "/who/number"], &arguments);
@@ -234,12 +234,12 @@ fn what_stands_beside_a_listed_recipient_is_looked_at_too() {
 }
 
 #[test]
-fn an_object_without_a_recipient_is_not_nobody() {
+fn an_object_without_a_recipient_is_refused() {
     let friend = "+573001112233";
     let table = [
         ("each element names one", json!({"to": [{"number": friend}, {"id": friend}]}), "listed"),
         ("an element of another kind", json!({"to": [{"number": friend}, {"phone": "x"}]}), "no recipient"),
-        ("an element without members", json!({"to": [{"number": friend}, {}]}), "no recipient"),
+        ("an element without fields", json!({"to": [{"number": friend}, {}]}), "no recipient"),
         ("no element", json!({"to": [], "who": {"number": friend}}), "listed"),
         ("an object of another kind", json!({"to": [{"number": friend}], "who": {"phone": "x"}}), "no recipient"),
         ("an object with its recipients", json!({"who": {"number": friend, "cc": [{"number": friend}]}}), "listed"),
@@ -286,7 +286,7 @@ fn a_field_beside_a_recipient_that_the_schema_does_not_declare_is_refused() {
 }
 
 #[test]
-fn an_empty_list_allows_nobody() {
+fn an_empty_list_allows_no_recipient() {
     for compare in [Compare::Digits, Compare::Email, Compare::Exact] {
         assert_ne!(verdict(compare, &[], &["/to"], &json!({"to": "573001112233"})), "listed");
     }
@@ -299,22 +299,22 @@ fn a_list_counts_its_recipients_once_however_they_are_written() {
 }
 
 #[test]
-fn a_refusal_names_the_place_and_nothing_of_the_list_or_the_value() {
+fn a_refusal_names_the_path_and_nothing_of_the_list_or_the_value() {
     let allowed = AllowedRecipients::new(Compare::Digits, &LISTED).unwrap();
-    let told = |paths: &[&str], arguments: Value| {
-        let told = allowed
+    let refusal = |paths: &[&str], arguments: Value| {
+        let refusal = allowed
             .check(&outbound(Compare::Digits, paths), None, arguments.as_object().unwrap())
             .unwrap_err()
             .to_string();
-        assert!(!told.contains("573001112233") && !told.contains("999"), "{told}");
-        told
+        assert!(!refusal.contains("573001112233") && !refusal.contains("999"), "{refusal}");
+        refusal
     };
     let texts = [
-        told(&["/to"], json!({"to": "+99999999"})),
-        told(&["/to", "/cc/*"], json!({"to": LISTED[0], "cc": ["999,999"]})),
-        told(&["/to"], json!({})),
-        told(&["/a", "/b/*", "/c"], json!({})),
-        told(&["/a", "/b/*", "/c", "/d"], json!({})),
+        refusal(&["/to"], json!({"to": "+99999999"})),
+        refusal(&["/to", "/cc/*"], json!({"to": LISTED[0], "cc": ["999,999"]})),
+        refusal(&["/to"], json!({})),
+        refusal(&["/a", "/b/*", "/c"], json!({})),
+        refusal(&["/a", "/b/*", "/c", "/d"], json!({})),
     ];
     insta::assert_snapshot!(texts.join("\n"), @"
 The recipient at '/to' is not in the list of those that this agent may address on whatsapp.
@@ -331,12 +331,12 @@ fn a_refusal_is_bounded() {
     let longest = format!("/{}", "x".repeat(255));
     let mut outbound = outbound(Compare::Email, &[longest.as_str(); 64]);
     outbound.channel = "c".repeat(10_000).into();
-    let told = allowed.check(&outbound, None, &Map::new()).unwrap_err().to_string();
-    assert!(told.len() < 1_000, "{}", told.len());
+    let refusal = allowed.check(&outbound, None, &Map::new()).unwrap_err().to_string();
+    assert!(refusal.len() < 1_000, "{}", refusal.len());
 }
 
 #[test]
-fn a_list_with_what_is_no_recipient_is_refused_when_it_is_read() {
+fn a_list_with_an_entry_that_is_no_recipient_is_refused_when_read() {
     let long = "9".repeat(10_000);
     let rows = [
         (Compare::Digits, ""),
@@ -396,17 +396,17 @@ fn arguments() -> impl Strategy<Value = Value> {
     let value = leaf.prop_recursive(3, 12, 3, |inner| {
         let list = proptest::collection::vec(inner.clone(), 0..3).prop_map(Value::from);
         let object = proptest::collection::btree_map("(to|cc|x)", inner, 0..3);
-        prop_oneof![list, object.prop_map(|members| Value::Object(members.into_iter().collect()))]
+        prop_oneof![list, object.prop_map(|fields| Value::Object(fields.into_iter().collect()))]
     });
     proptest::collection::btree_map("(to|cc|x)", value, 0..4)
-        .prop_map(|members| Value::Object(members.into_iter().collect()))
+        .prop_map(|fields| Value::Object(fields.into_iter().collect()))
 }
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(2_000))]
 
     #[test]
-    fn whatever_is_accepted_names_somebody_and_nobody_who_is_not_listed(arguments in arguments()) {
+    fn accepted_arguments_name_at_least_one_recipient_and_only_listed_ones(arguments in arguments()) {
         let paths = ["/to", "/cc/*", "/x/to", "/x/cc/*"];
         let found: Vec<Option<&str>> = paths.iter().flat_map(|path| everything(path, &arguments)).collect();
         let plain = |text: &str| text.replace("@c.us", "").replace(['+', ' ', '-', '.', '(', ')'], "");

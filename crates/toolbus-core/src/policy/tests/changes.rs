@@ -29,7 +29,7 @@ fn rules_and_tools_that_change_together_are_never_seen_apart() {
 }
 
 #[test]
-fn what_is_switched_off_is_gone_at_once_and_comes_back() {
+fn switched_off_tools_are_gone_at_once_and_come_back() {
     let access = access(some_tools(), policy([("ana", AgentPolicy::default()), ("bob", AgentPolicy::default())]));
     let all = of(&access, &caller("ana"));
     for (text, left) in [("tool web_search", 3), ("source web", 2), ("agent ana", 0)] {
@@ -129,7 +129,7 @@ fn the_session_of_another_agent_is_another_session() {
 }
 
 #[test]
-fn agents_keep_their_places_when_their_limits_stay() {
+fn agents_keep_their_slots_while_their_limits_stay() {
     let section = |max| AgentPolicy { max_in_flight: Some(max), ..AgentPolicy::default() };
     let access = access(some_tools(), policy([("ana", section(1)), ("bob", section(1))]));
     let gate = |name| Arc::clone(access.effective(&caller(name)).gate());
@@ -165,7 +165,7 @@ fn a_tool_that_changes_its_source_is_judged_anew() {
 }
 
 #[test]
-fn the_version_is_of_what_the_caller_has_and_of_nothing_else() {
+fn the_version_depends_on_the_callers_tools_alone() {
     let sections = || policy([("ana", allowing(&["web_*"])), ("bob", AgentPolicy::default())]);
     let access = access(some_tools(), sections());
     let version = |name: &str| access.effective(&caller(name)).version();

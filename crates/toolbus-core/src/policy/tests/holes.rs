@@ -32,7 +32,7 @@ fn a_prefix_does_not_evade_the_rate_of_a_name() {
 }
 
 #[test]
-fn what_is_shown_is_what_is_enforced() {
+fn the_tools_that_are_shown_are_those_that_can_be_called() {
     // Elsewhere the command that shows an agent's tools prints the patterns of the file as they were at the start.
     let access = for_ana(allowing(&["web_*"]));
     access.registry().register(plain("web_fetch", "web")).unwrap();

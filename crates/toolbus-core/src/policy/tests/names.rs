@@ -45,7 +45,7 @@ fn a_contested_name_means_its_owners_tool_and_the_others_is_reached_by_its_serve
 }
 
 #[test]
-fn a_name_whose_owner_is_away_means_nothing_not_even_among_all_servers() {
+fn a_name_whose_owner_is_away_finds_no_tool_even_among_all_servers() {
     let access = contested();
     publish(&access, "zzz", &[]);
     let effective = access.effective(&caller("ana"));
@@ -76,7 +76,7 @@ fn a_name_that_others_have_too_is_explained_with_them() {
 }
 
 #[test]
-fn what_denies_means_a_tool_under_its_own_name_and_what_allows_does_not() {
+fn denials_apply_to_a_tools_own_name_and_permissions_do_not() {
     let sections = [
         ("ana", denying(&["read_file"])),
         ("bob", denying(&["files_*"])),
@@ -113,24 +113,24 @@ fn a_tool_that_gets_another_tools_published_name_is_known_by_its_own() {
 }
 
 #[test]
-fn a_caller_of_an_unknown_tool_is_told_of_those_of_its_server_or_of_the_servers() {
+fn a_refusal_of_an_unknown_tool_lists_the_servers_tools_or_the_servers() {
     let access = access(Vec::new(), policy([("ana", AgentPolicy::default())]));
     let many: Vec<_> = (0..21).map(|number| format!("t{number:02}")).collect();
     publish(&access, "Many", &many.iter().map(|name| (&**name, &**name)).collect::<Vec<_>>());
     publish(&access, "One", &[("read", "read")]);
     let gates = Gates::new(access);
-    let told = |route| {
+    let not_found = |route| {
         let wanted = ToolRef { route, name: "send" };
         let failure = gates.resolve(&gates.enter(&caller("ana")), &caller("ana"), wanted).err().unwrap();
         (failure.cause, failure.message)
     };
-    let (cause, text) = told(Lookup::Server("one"));
+    let (cause, text) = not_found(Lookup::Server("one"));
     assert!(cause == Cause::UnknownTool && text.contains("on server 'one'. Available tools: [read]."), "{text}");
-    let (cause, text) = told(Lookup::Server("MANY"));
+    let (cause, text) = not_found(Lookup::Server("MANY"));
     let listed = format!("Available tools: [{}, …].", many[..20].join(", "));
     assert!(cause == Cause::UnknownTool && text.contains(&listed), "{text}");
-    let (cause, text) = told(Lookup::Server("none"));
+    let (cause, text) = not_found(Lookup::Server("none"));
     assert_eq!((cause, &*text), (Cause::UnknownServer, "Unknown MCP server 'none'. Registered servers: [Many, One]."));
-    assert_eq!(told(Lookup::AnyServer).0, Cause::UnknownServer);
-    assert_eq!(told(Lookup::Name).0, Cause::UnknownTool);
+    assert_eq!(not_found(Lookup::AnyServer).0, Cause::UnknownServer);
+    assert_eq!(not_found(Lookup::Name).0, Cause::UnknownTool);
 }

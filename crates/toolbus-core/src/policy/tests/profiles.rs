@@ -4,8 +4,8 @@ use insta::assert_snapshot;
 
 use crate::policy::{Profile, ProfileRole};
 
-/// Tools of sources that a profile names, and of MCP servers. What profiles leave of each of the daemon's own tools is written
-/// down where it registers them.
+/// Tools of sources that a profile names, and of MCP servers. What profiles leave of each of the daemon's own tools is
+/// written down where it registers them.
 const NAMED: [(&str, &str); 8] = [
     ("spawn_subagent", "subagent"),
     ("list_subagents", "subagent"),
@@ -48,7 +48,7 @@ fn a_scheduled_run_begins_no_agents_and_changes_no_servers() {
 }
 
 #[test]
-fn whoever_puts_answers_of_agents_together_asks_no_further_ones() {
+fn a_synthesis_of_replies_of_agents_cannot_invoke_agents() {
     assert_snapshot!(denied(&Profile::a2a_synthesis()), @r"
     invoke_agent (a2a): DeniedSource
     list_known_agents (a2a): DeniedSource

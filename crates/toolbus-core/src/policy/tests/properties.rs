@@ -123,7 +123,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(96))]
 
     #[test]
-    fn what_is_listed_is_what_resolves_and_what_the_rules_say(tools in tools(), policy in any_policy()) {
+    fn the_listed_tools_are_those_that_resolve_and_that_the_rules_allow(tools in tools(), policy in any_policy()) {
         let descriptors: Vec<_> = tools.iter().map(|tool| Arc::clone(&tool.descriptor)).collect();
         let access = access(tools, policy.clone());
         for caller in callers() {

@@ -8,7 +8,7 @@ use crate::policy::{Because, DefinitionCheck, Quarantine};
 use crate::registry::Rank;
 use crate::request::{Lookup, ToolRef};
 
-/// Holds back what is named, and remembers how often it was asked.
+/// Holds back the named tools, and counts the reviews.
 #[derive(Default)]
 struct Holds(Mutex<(Vec<&'static str>, usize)>);
 
@@ -69,25 +69,25 @@ fn a_tool_that_is_held_back_is_in_no_set_by_no_route() {
     let after = access.effective(&ana);
     assert_eq!(routes(&after), [false; 7]);
     assert!(after.get("write").is_some(), "the rest of the source stays");
-    assert!(!before.lists_like(&after), "agents are told of the change");
+    assert!(!before.lists_like(&after), "agents are notified of the change");
     holds.set(&[]);
     access.refresh();
     assert_eq!(routes(&access.effective(&ana)), [true; 7]);
 }
 
 #[test]
-fn callers_are_told_of_a_held_tool_what_they_are_told_of_none_and_operators_why() {
+fn a_quarantined_tool_is_unknown_to_callers_and_explained_to_operators() {
     let (access, holds) = vetted(some_tools());
     holds.set(&["get_weather"]);
     access.refresh();
     let gates = Gates::new(access);
-    let told = |name: &'static str, route| {
+    let refusal = |name: &'static str, route| {
         let effective = gates.enter(&caller("ana"));
         let failure = gates.resolve(&effective, &caller("ana"), ToolRef { route, name }).err().unwrap();
         (failure.cause, failure.message.replace(name, "…"))
     };
     for route in [Lookup::Name, Lookup::AnyServer, Lookup::Server("fs")] {
-        assert_eq!(told("get_weather", route), told("no_such_thing", route), "{route:?}");
+        assert_eq!(refusal("get_weather", route), refusal("no_such_thing", route), "{route:?}");
     }
     let effective = gates.policy().effective(&caller("ana"));
     let explanation = effective.explain("get_weather");
@@ -101,7 +101,7 @@ fn callers_are_told_of_a_held_tool_what_they_are_told_of_none_and_operators_why(
 }
 
 #[test]
-fn nothing_new_can_be_used_before_it_was_looked_at() {
+fn a_new_tool_cannot_be_used_before_its_review() {
     let (access, holds) = vetted(some_tools());
     holds.set(&["late", "later"]);
     access.registry().publish(Rank::Configured, &"mcp:fs".into(), vec![of_server("late", "fs")]).unwrap();
@@ -110,9 +110,9 @@ fn nothing_new_can_be_used_before_it_was_looked_at() {
     let next = policy([("ana", AgentPolicy::default())]);
     access.replace(Identity::default(), next, |registry| registry.register(plain("later", "rest"))).unwrap();
     assert!(access.effective(&caller("ana")).get("later").is_none());
-    let asked = holds.0.lock().1;
+    let queries = holds.0.lock().1;
     access.disable("tool web_search".parse().unwrap()).unwrap();
-    assert_eq!(holds.0.lock().1, asked + 1, "every change asks");
+    assert_eq!(holds.0.lock().1, queries + 1, "every change is reviewed");
     assert!(access.effective(&caller("ana")).get("late").is_none(), "a switch lets nothing out");
 }
 

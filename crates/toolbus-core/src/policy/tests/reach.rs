@@ -19,13 +19,13 @@ fn with_set(section: AgentPolicy) -> AgentPolicy {
 }
 
 #[test]
-fn a_source_is_within_reach_of_whoever_may_use_tools_and_a_set_of_those_it_is_bound_to() {
+fn a_plain_source_is_within_reach_of_every_agent_and_a_set_of_agents_that_have_it() {
     assert_eq!(reach(AgentPolicy::default()), (true, false));
     assert_eq!(reach(with_set(AgentPolicy::default())), (true, true));
 }
 
 #[test]
-fn a_list_leaves_what_some_name_could_match() {
+fn a_source_is_within_reach_if_the_list_could_match_a_name_of_it() {
     let table: [(&[&str], (bool, bool)); 6] = [
         (&["*"], (true, true)),
         (&["read_note"], (true, false)),
@@ -42,7 +42,7 @@ fn a_list_leaves_what_some_name_could_match() {
 }
 
 #[test]
-fn denied_is_a_source_all_of_whose_names_are_denied() {
+fn a_source_is_out_of_reach_if_every_name_of_it_is_denied() {
     let table = [
         ("*", (false, false)),
         ("**", (false, false)),

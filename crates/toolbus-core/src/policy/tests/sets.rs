@@ -41,7 +41,7 @@ fn a_tool_of_a_set_is_not_there_under_its_bare_name() {
 }
 
 #[test]
-fn the_name_that_models_use_means_the_same_tool_for_those_who_have_it() {
+fn the_name_that_models_use_means_the_same_tool_for_agents_that_have_it() {
     let access = access(some_tools(), policy([("ana", having(&["fs"])), ("bob", AgentPolicy::default())]));
     let name = toolbus_protocol::llm_name("fs.read_file").into_owned();
     assert_eq!(&*access.effective(&caller("ana")).get(&name).unwrap().tool.descriptor.name, "fs.read_file");
@@ -173,7 +173,7 @@ fn a_tool_that_addresses_people_does_so_under_either_of_its_names() {
 }
 
 #[test]
-fn what_restricts_a_tool_of_a_set_does_so_under_either_of_its_names() {
+fn restrictions_of_a_tool_of_a_set_apply_under_either_of_its_names() {
     let section = |denied: &[&str]| AgentPolicy {
         denied: patterns(denied),
         arguments: vec![forced("read_*", "root", "/home")],
@@ -189,7 +189,7 @@ fn what_restricts_a_tool_of_a_set_does_so_under_either_of_its_names() {
 }
 
 #[test]
-fn a_binding_that_says_nothing_of_a_channel_opens_nothing_there() {
+fn a_binding_without_a_list_for_a_channel_opens_nothing_there() {
     use crate::gates::recipients::{AllowedRecipients, Compare, Outbound, RecipientPath};
     let outbound = |channel: &str, tool: &str| Outbound {
         channel: channel.into(),
@@ -219,11 +219,11 @@ fn a_binding_that_says_nothing_of_a_channel_opens_nothing_there() {
     };
     let bound = with_binding(caller("ana"), "whatsapp:sales");
     assert!(may(&bound, "web_search", "a") && !may(&bound, "web_search", "x"), "as the agent");
-    assert!(may(&bound, "web_browse", "c") && !may(&bound, "web_browse", "b"), "in the agent's place");
+    assert!(may(&bound, "web_browse", "c") && !may(&bound, "web_browse", "b"), "instead of the agent's");
 }
 
 #[test]
-fn what_no_schema_declares_is_refused_beside_a_list_of_recipients() {
+fn undeclared_arguments_are_refused_beside_a_list_of_recipients() {
     use crate::gates::recipients::{AllowedRecipients, Compare, Outbound, RecipientPath};
     let schemas = [
         ("open", Some(serde_json::json!({"type": "object"}))),

@@ -118,7 +118,7 @@ async fn one_agent_has_at_most_half_of_the_room() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_set_with_room_for_one_session_gives_it_to_whoever_comes_first() {
+async fn a_set_with_room_for_one_session_gives_it_to_the_first_agent() {
     let world = World::new(1);
     assert_eq!(world.count("ana", "s").await.unwrap(), "count 1");
     assert_eq!(world.count("bob", "s").await.unwrap_err().cause, Cause::Overloaded);

@@ -36,7 +36,7 @@ async fn only_the_callers_own_session_of_that_name_ends() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn calls_are_cancelled_and_told_so_before_the_instance_is_stopped() {
+async fn calls_are_cancelled_and_fail_as_such_before_the_instance_is_stopped() {
     let world = World::new(10);
     world.stop_goes(Goes::Waits);
     let call = world.hang("ana", "s").await;
@@ -64,7 +64,7 @@ async fn a_session_that_ends_while_it_starts_is_stopped_too() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_start_that_hangs_does_not_hold_up_the_end() {
+async fn a_hanging_start_does_not_delay_the_end() {
     let (world, call) = World::starting(Goes::Hangs).await;
     world.set.end("ana", "s");
     assert_eq!(call.await.unwrap().unwrap_err().cause, Cause::CancelledBeforeStart);
@@ -90,7 +90,7 @@ async fn a_call_after_the_end_gets_a_session_that_begins_when_the_old_one_is_gon
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_stop_that_panics_or_hangs_frees_its_place() {
+async fn a_stop_that_panics_or_hangs_frees_its_slot() {
     for (how, time) in [(Goes::Panics, 0), (Goes::Hangs, 10)] {
         let world = World::new(10);
         world.stop_goes(how);
@@ -143,7 +143,7 @@ async fn a_shutdown_stops_every_session_and_no_further_one_begins() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn stops_that_hang_hold_a_shutdown_up_side_by_side_and_not_for_ever() {
+async fn hanging_stops_delay_a_shutdown_concurrently_and_for_a_limited_time() {
     let worlds = [World::new(10), World::new(10)];
     for world in &worlds {
         world.stop_goes(Goes::Hangs);
@@ -158,7 +158,7 @@ async fn stops_that_hang_hold_a_shutdown_up_side_by_side_and_not_for_ever() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn whatever_happens_at_the_same_time_every_start_has_its_stop() {
+async fn under_concurrent_calls_and_ends_every_start_has_its_stop() {
     let world = World::new(4);
     let mut calls = Vec::new();
     for round in 0..3_000 {
@@ -186,7 +186,7 @@ async fn whatever_happens_at_the_same_time_every_start_has_its_stop() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_instance_that_is_of_no_further_use_ends_its_session_and_the_next_call_begins_another() {
+async fn an_instance_that_is_over_ends_its_session_and_the_next_call_begins_another() {
     let world = World::new(10);
     assert_eq!(world.count("ana", "s").await.unwrap(), "count 1");
     world.count("ana", "t").await.unwrap();

@@ -208,7 +208,7 @@ impl World {
         self.notes.stops.lock().clone()
     }
 
-    /// Waits until so many instances were asked for.
+    /// Waits until so many instances were requested.
     pub(super) async fn started(&self, count: usize) {
         until("the start is under way", || self.starts() == count).await;
     }

@@ -69,7 +69,7 @@ async fn a_start_goes_on_when_the_call_that_began_it_is_dropped() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_failed_start_is_told_to_all_who_wait_and_not_remembered() {
+async fn a_failed_start_fails_every_waiting_call_and_is_not_remembered() {
     let world = World::new(10);
     world.start_goes(Goes::Fails);
     let calls: Vec<_> = (0..3).map(|_| world.begin("count", caller("ana", "s"))).collect();
@@ -85,7 +85,7 @@ async fn a_failed_start_is_told_to_all_who_wait_and_not_remembered() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_start_that_panics_is_a_failure_that_tells_the_caller_nothing() {
+async fn a_start_that_panics_is_a_failure_without_internals_for_the_caller() {
     let world = World::new(10);
     world.start_goes(Goes::Panics);
     let failure = world.count("ana", "s").await.unwrap_err();
@@ -106,7 +106,7 @@ async fn a_start_that_never_ends_is_given_up() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_start_that_nobody_waits_for_ends_like_an_idle_session() {
+async fn a_start_without_a_waiting_call_ends_like_an_idle_session() {
     let (world, call) = World::starting(Goes::Hangs).await;
     call.abort();
     until("the call is gone", || call.is_finished()).await;

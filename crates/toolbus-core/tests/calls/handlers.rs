@@ -1,4 +1,4 @@
-//! Requests on topics that others answer.
+//! Requests on topics of handlers.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -16,7 +16,7 @@ use crate::fixture::{Message, Sent, Settled, Settlement, World, control, deliver
 
 const TOPIC: &str = "my.topic";
 
-/// Repeats what it is asked; what is no JSON it cannot read.
+/// Repeats the body of a request, which must be JSON.
 struct Parrot {
     message_type: Option<&'static str>,
 }
@@ -26,14 +26,14 @@ impl ControlHandler for Parrot {
         self.message_type
     }
 
-    fn answer<'a>(&'a self, asked: &'a ControlRequest) -> BoxFuture<'a, Result<Option<ControlReply>, ControlError>> {
+    fn handle<'a>(&'a self, request: &'a ControlRequest) -> BoxFuture<'a, Result<Option<ControlReply>, ControlError>> {
         Box::pin(async move {
-            if !asked.has_address() {
+            if !request.has_address() {
                 return Err(ControlError::NoAddress);
             }
-            let body = toolbus_protocol::parse_object(&asked.body)?;
-            let said = json!({"caller": *asked.caller.name, "said": body});
-            Ok(Some(ControlReply::new("Toolbus.ParrotResponse", &said).of("mcp")))
+            let body = toolbus_protocol::parse_object(&request.body)?;
+            let reply = json!({"caller": *request.caller.name, "body": body});
+            Ok(Some(ControlReply::new("Toolbus.ParrotResponse", &reply).of("mcp")))
         })
     }
 }
@@ -46,7 +46,7 @@ impl ControlHandler for WithoutStore {
         None
     }
 
-    fn answer<'a>(&'a self, _: &'a ControlRequest) -> BoxFuture<'a, Result<Option<ControlReply>, ControlError>> {
+    fn handle<'a>(&'a self, _: &'a ControlRequest) -> BoxFuture<'a, Result<Option<ControlReply>, ControlError>> {
         Box::pin(async { Err(ControlError::StoreAway) })
     }
 }
@@ -66,45 +66,45 @@ fn is_dead_letter(sent: &Sent, reason: &str) -> bool {
 }
 
 #[tokio::test]
-async fn a_request_on_anothers_topic_is_answered_with_the_envelope_of_every_answer() {
+async fn the_reply_of_a_handler_has_the_envelope_of_every_reply() {
     let all =
         sent(Parrot { message_type: Some("Toolbus.Parrot") }, raw("{\"a\":1}").typed(Some("Toolbus.Parrot"))).await;
-    let [answer] = &*all else { panic!("{all:?}") };
-    assert_eq!(answer.target, Target::Topic("tool.result.ana".to_owned()));
-    assert_eq!(answer.body, json!({"caller": "ana", "said": {"a": 1}}));
-    let header = |name| answer.properties.header(name);
+    let [reply] = &*all else { panic!("{all:?}") };
+    assert_eq!(reply.target, Target::Topic("tool.result.ana".to_owned()));
+    assert_eq!(reply.body, json!({"caller": "ana", "body": {"a": 1}}));
+    let header = |name| reply.properties.header(name);
     assert_eq!((header("rb-rb-content-trust"), header("rb-rb-tool-provider")), (Some("tool-output"), Some("mcp")));
     assert_eq!((header("rb-source"), header("rb-destination")), (Some("toolbus"), Some("ana")));
-    assert_eq!(answer.properties.correlation_id.as_deref(), Some("corr-1"));
+    assert_eq!(reply.properties.correlation_id.as_deref(), Some("corr-1"));
 }
 
 #[tokio::test]
-async fn a_request_that_cannot_be_read_is_refused_to_its_sender_and_else_put_aside() {
+async fn an_unreadable_request_is_refused_to_its_sender_or_dead_lettered() {
     for body in ["nonsense".to_owned(), format!("{{\"a\":\"{}\"}}", "x".repeat(64 * 1024))] {
         let all = sent(Parrot { message_type: None }, raw(body.clone())).await;
-        let [answer] = &*all else { panic!("{all:?}") };
-        assert_eq!(answer.body["code"], "invalid_arguments");
-        assert!(answer.body["message"].as_str().unwrap().starts_with("The request is not usable: it "));
+        let [reply] = &*all else { panic!("{all:?}") };
+        assert_eq!(reply.body["code"], "invalid_arguments");
+        assert!(reply.body["message"].as_str().unwrap().starts_with("The request is not usable: it "));
         let all = sent(Parrot { message_type: None }, raw(body).reply_to(None)).await;
         assert!(matches!(&*all, [dead] if is_dead_letter(dead, "malformed_request")), "{all:?}");
     }
 }
 
 #[tokio::test]
-async fn where_one_type_is_expected_others_are_refused_and_where_several_are_the_answerer_decides() {
+async fn a_topic_with_one_type_refuses_others_and_without_one_the_handler_decides() {
     let foreign = || raw("{}").typed(Some("RockBot.Other.Request"));
     let all = sent(Parrot { message_type: Some("Toolbus.Parrot") }, foreign()).await;
     assert!(matches!(&*all, [dead] if is_dead_letter(dead, "unknown_type")), "{all:?}");
     let all = sent(Parrot { message_type: None }, foreign()).await;
-    assert!(matches!(&*all, [answer] if answer.body["caller"] == "ana"), "{all:?}");
+    assert!(matches!(&*all, [reply] if reply.body["caller"] == "ana"), "{all:?}");
     for parrot in [Parrot { message_type: Some("Toolbus.Parrot") }, Parrot { message_type: None }] {
         let all = sent(parrot, raw("{}").typed(Some("RockBot.Other.Response"))).await;
-        assert!(all.is_empty(), "answers are answered by nobody: {all:?}");
+        assert!(all.is_empty(), "replies have no reply: {all:?}");
     }
 }
 
 #[tokio::test]
-async fn an_address_that_no_answer_may_go_to_is_refused_before_anybody_is_asked() {
+async fn a_forbidden_reply_address_is_refused_before_the_handler_is_called() {
     for address in ["tool.invoke", "mcp.manage", "rockbot.ana"] {
         let all = sent(Parrot { message_type: None }, raw("{}").reply_to(Some(address))).await;
         assert!(matches!(&*all, [dead] if is_dead_letter(dead, "reply_to_refused")), "{address}: {all:?}");
@@ -121,17 +121,17 @@ async fn a_request_whose_dead_letter_is_not_confirmed_goes_back_to_its_queue() {
         let begun = Clock::SYSTEM.now();
         let message = raw("{}").reply_to(Some("tool.invoke"));
         let settlement = serve(&world.dispatcher, &control, TOPIC, message.clone()).await;
-        assert_eq!((settlement.get(), world.told.dead_letters()), (Some(Settled::Requeued), 0), "{route:?}");
+        assert_eq!((settlement.get(), world.recorder.dead_letters()), (Some(Settled::Requeued), 0), "{route:?}");
         let waited = Clock::SYSTEM.since(begun);
         assert!(waited >= Duration::from_secs(9), "{route:?}: {waited:?}");
         world.bus.route(dead_letters.clone(), Route::Routed);
         let settlement = serve(&world.dispatcher, &control, TOPIC, message).await;
-        assert_eq!((settlement.get(), world.told.dead_letters()), (Some(Settled::Acknowledged), 1), "{route:?}");
+        assert_eq!((settlement.get(), world.recorder.dead_letters()), (Some(Settled::Acknowledged), 1), "{route:?}");
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_request_whose_answer_no_queue_takes_is_over() {
+async fn a_request_is_settled_if_no_queue_takes_its_reply() {
     for route in [Route::Unroutable, Route::Refused, Route::Rejected, Route::Unavailable] {
         let world = World::new();
         let control = control(&world.dispatcher, &world.bus).with(TOPIC, Arc::new(Parrot { message_type: None }));
@@ -164,14 +164,14 @@ impl ControlHandler for Runner {
         true
     }
 
-    fn answer<'a>(&'a self, _: &'a ControlRequest) -> BoxFuture<'a, Result<Option<ControlReply>, ControlError>> {
+    fn handle<'a>(&'a self, _: &'a ControlRequest) -> BoxFuture<'a, Result<Option<ControlReply>, ControlError>> {
         self.0.fetch_add(1, Ordering::SeqCst);
         Box::pin(async { Ok(Some(ControlReply::new("Toolbus.Ran", &json!({"done": true})))) })
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_answer_to_a_call_is_kept_until_the_broker_takes_it_and_its_request_acknowledged_after_that() {
+async fn a_handlers_reply_to_a_call_is_kept_until_confirmed_and_its_request_acknowledged_then() {
     let (world, runner) = (World::new(), Arc::new(Runner::default()));
     let control = control(&world.dispatcher, &world.bus).with(TOPIC, Arc::clone(&runner) as _);
     let target = Target::Topic("tool.result.ana".to_owned());
@@ -200,10 +200,10 @@ async fn an_answer_to_a_call_is_kept_until_the_broker_takes_it_and_its_request_a
 
 /// Delivers a message on the topic without waiting.
 fn begin(world: &World, control: &ControlService) -> (tokio::task::JoinHandle<()>, Settlement) {
-    let (mut asked, settlement) = delivery(raw("{}"));
-    asked.routing_key = TOPIC.into();
+    let (mut delivery, settlement) = delivery(raw("{}"));
+    delivery.routing_key = TOPIC.into();
     let (sender, receiver) = mpsc::channel(1);
-    sender.try_send(asked).unwrap();
+    sender.try_send(delivery).unwrap();
     drop(sender);
     let (service, control) = (Service::new(world.dispatcher.clone()), control.clone());
     let task = TaskTracker::new().spawn(async move {

@@ -1,4 +1,4 @@
-//! Which calls get a place, and whose turn an urgent one takes.
+//! Calls that get a slot, and the turns that urgent ones take.
 
 use super::*;
 
@@ -16,11 +16,11 @@ fn a_tool_with_a_limit_of_two_runs_two_calls_at_a_time_whichever_ends() {
 }
 
 #[test]
-fn beside_another_agent_one_gets_no_more_than_three_places_for_each_that_is_free() {
+fn beside_another_agent_an_agent_gets_at_most_three_slots_for_each_free_one() {
     let (permits, ana, bob) = (permits(8, 0), agent(6, 0), agent(6, 0));
     let run = |agent: &Arc<AgentGate>| at_once(&permits, &tool(None), agent, "me");
     let _held = [&bob, &bob, &bob, &bob, &ana, &ana, &ana].map(|agent| run(agent).unwrap());
-    assert!(run(&ana).is_none(), "one place is free");
+    assert!(run(&ana).is_none(), "one slot is free");
     assert!(run(&agent(6, 0)).is_some());
 }
 
@@ -42,7 +42,7 @@ async fn an_urgent_call_behind_those_of_others_takes_the_turn_of_its_own_caller(
 }
 
 #[test]
-fn of_callers_that_share_a_gate_one_leaves_the_last_place_to_others() {
+fn a_caller_that_shares_a_gate_leaves_the_last_slot_to_others() {
     let (permits, shared) = (permits(100, 0), Arc::new(AgentGate::shared(4, 0)));
     let run = |caller| at_once(&permits, &tool(None), &shared, caller);
     let held = ["flood", "flood", "flood"].map(|caller| run(caller).unwrap());
@@ -55,8 +55,7 @@ fn of_callers_that_share_a_gate_one_leaves_the_last_place_to_others() {
 }
 
 #[tokio::test]
-async fn where_no_more_may_wait_the_first_call_of_a_caller_gets_the_place_of_the_last_one_of_the_caller_with_the_most()
-{
+async fn in_a_full_queue_a_callers_first_call_replaces_the_last_call_of_the_caller_with_the_most() {
     let (permits, bob, shared) = (permits(1, 256), agent(1, 20), Arc::new(AgentGate::shared(1, 8)));
     let _held = at_once(&permits, &tool(None), &bob, "bob").unwrap();
     let (mut of_bob, mut flood) = (Vec::new(), Vec::new());
@@ -64,7 +63,7 @@ async fn where_no_more_may_wait_the_first_call_of_a_caller_gets_the_place_of_the
         of_bob.extend(waits(&permits, &bob, "bob", 1).await);
         flood.extend(waits(&permits, &shared, "flood", 1).await);
     }
-    assert_eq!((of_bob.len(), flood.len()), (10, 7), "one place of the eight is for others");
+    assert_eq!((of_bob.len(), flood.len()), (10, 7), "one slot of the eight is for others");
     let _quiet = waits(&permits, &shared, "quiet", 1).await.unwrap();
     let _first = waits(&permits, &shared, "first", 1).await.unwrap();
     assert!(waits(&permits, &shared, "first", 1).await.is_none(), "it waits already");
@@ -76,7 +75,7 @@ async fn where_no_more_may_wait_the_first_call_of_a_caller_gets_the_place_of_the
 }
 
 #[tokio::test]
-async fn of_callers_that_share_a_gate_an_urgent_one_takes_no_turn_of_another() {
+async fn an_urgent_call_takes_no_turn_of_another_caller_of_its_gate() {
     let (permits, shared) = (permits(1, 256), Arc::new(AgentGate::shared(1, 8)));
     let held = at_once(&permits, &tool(None), &shared, "other").unwrap();
     let mut calls = Vec::new();
