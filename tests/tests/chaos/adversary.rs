@@ -97,7 +97,7 @@ fn configuration(backend: &Backend) -> String {
 }
 
 #[tokio::test]
-async fn nothing_that_can_be_sent_reaches_a_tool_that_is_not_for_its_sender() {
+async fn no_message_reaches_a_tool_that_its_sender_may_not_use() {
     let fixture = Fixture::start(configuration, &HIDDEN).await;
     let (client, site) = (&fixture.client, &fixture.site);
     let body = json!({"toolCallId": "call-of-ana", "toolName": "hold", "arguments": {"id": "held"}});

@@ -65,7 +65,7 @@ impl Fixture {
 }
 
 #[tokio::test]
-async fn while_the_node_of_the_dead_letters_is_down_calls_go_on_and_an_answer_without_a_queue_is_kept() {
+async fn while_the_node_of_the_dead_letters_is_down_calls_go_on_and_an_unroutable_reply_is_kept() {
     let _turn = turn().await;
     let fixture = Fixture::start(1).await;
     let Fixture { cluster, backend, site, daemon, survivor, .. } = &fixture;

@@ -135,7 +135,7 @@ fn letters(count: usize) -> String {
 }
 
 #[tokio::test]
-async fn a_call_with_half_a_million_wrong_values_is_refused_with_the_first_ones_and_nobody_else_waits() {
+async fn a_call_with_half_a_million_wrong_values_is_refused_with_the_first_and_delays_no_other_call() {
     let backend = Backend::start().await;
     let branches: Vec<Value> = (0..BRANCHES).map(|n| json!({"type": "string", "minLength": n})).collect();
     let tools = [
@@ -160,7 +160,7 @@ async fn a_call_with_half_a_million_wrong_values_is_refused_with_the_first_ones_
 }
 
 #[tokio::test]
-async fn a_long_text_and_costly_patterns_of_a_server_end_in_time_and_hold_up_nobody() {
+async fn a_long_text_and_costly_patterns_of_a_server_end_in_time_and_delay_no_other_call() {
     let fixture = Fixture::with_patterns(1).await;
     let connected = fixture.daemon.logged("connected to the broker").len();
     for length in [60_000, 200_000, 500_000] {

@@ -5,7 +5,7 @@ use toolbus_testing::patience::eventually;
 use crate::fixture::Fixture;
 
 #[tokio::test]
-async fn a_server_that_ends_at_once_is_parked_and_what_it_said_is_shown() {
+async fn a_server_that_ends_at_once_is_parked_and_its_output_is_shown() {
     let fixture = Fixture::besieged("exits").await;
     let shown = fixture.seen("parked", "the server ended with exit code 3").await;
     assert_eq!(shown["stderr"][0], "cannot find my configuration", "{shown}");

@@ -167,7 +167,7 @@ async fn a_second_agent_that_floods_costs_another_no_more_than_the_first() {
 }
 
 #[tokio::test]
-async fn of_callers_without_a_section_one_that_floods_leaves_another_its_places() {
+async fn a_flooding_caller_without_a_section_leaves_another_its_slots() {
     let _turn = turn().await;
     let (site, backend) = (BrokerNamespace::shared().await, Backend::start().await);
     let rules = "[tools]\necho = true\n[invoke]\ndefault_timeout = \"110s\"\n";

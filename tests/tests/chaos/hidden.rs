@@ -170,7 +170,7 @@ async fn fresh_second(fixture: &Fixture) {
 }
 
 #[tokio::test]
-async fn a_hidden_tool_is_answered_as_one_that_is_not_there() {
+async fn a_call_of_a_hidden_tool_gets_the_reply_of_an_unknown_one() {
     let fixture = fixture().await;
     let mut told = Vec::new();
     for pair in &CALLS {
@@ -201,7 +201,7 @@ async fn a_hidden_tool_is_answered_as_one_that_is_not_there() {
 }
 
 #[tokio::test]
-async fn a_hidden_tool_is_listed_as_one_that_is_not_there() {
+async fn a_hidden_tool_is_listed_like_an_unknown_one() {
     let fixture = fixture().await;
     for pair in &LISTS {
         let [hidden, unknown] = pair.replies(&fixture).await;
@@ -212,7 +212,7 @@ async fn a_hidden_tool_is_listed_as_one_that_is_not_there() {
 }
 
 #[tokio::test]
-async fn a_call_of_another_agent_is_cancelled_as_one_that_is_not_there() {
+async fn cancelling_a_call_of_another_agent_is_like_cancelling_an_unknown_one() {
     let fixture = fixture().await;
     let body = json!({"toolCallId": "call-1", "toolName": "hold", "arguments": {"id": "held"}});
     let held = raw(body.to_string()).request(&fixture.client, &fixture.site);
@@ -230,7 +230,7 @@ async fn a_call_of_another_agent_is_cancelled_as_one_that_is_not_there() {
 }
 
 #[tokio::test]
-async fn a_hidden_tool_takes_the_time_of_one_that_is_not_there() {
+async fn a_hidden_tool_takes_the_time_of_an_unknown_one() {
     let _turn = turn().await;
     let fixture = fixture().await;
     let (_connection, channel) = fixture.site.channel().await;

@@ -108,7 +108,7 @@ async fn a_call_is_not_led_elsewhere() {
 }
 
 #[tokio::test]
-async fn answers_that_are_huge_or_cut_are_refused_at_once() {
+async fn responses_that_are_huge_or_cut_are_refused_at_once() {
     let mut told = Vec::new();
     for way in ["huge", "cut"] {
         let (_remote, fixture) = besieged(way, "").await;
@@ -136,7 +136,7 @@ async fn a_flood_of_events_ends_with_the_call() {
 }
 
 #[tokio::test]
-async fn a_server_that_forgets_every_session_holds_up_nobody() {
+async fn a_server_that_forgets_every_session_delays_no_other_call() {
     let (_remote, fixture) = besieged("forgetful", "tool_timeout = \"2s\"").await;
     let before = fixture.processor_seconds();
     fixture.neighbour_serves().await;

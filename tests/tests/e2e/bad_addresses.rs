@@ -12,7 +12,7 @@ use toolbus_testing::rabbit::RabbitNode;
 use toolbus_e2e::metrics::sum;
 
 #[tokio::test]
-async fn an_answer_that_nobody_listens_for_is_dead_lettered_with_one_warning_and_counted() {
+async fn an_unroutable_reply_is_dead_lettered_with_one_warning_and_counted() {
     let receiver = Receiver::start().await.unwrap();
     let endpoint = receiver.grpc_endpoint();
     let (site, daemon, client) =
@@ -31,7 +31,7 @@ async fn an_answer_that_nobody_listens_for_is_dead_lettered_with_one_warning_and
 }
 
 #[tokio::test]
-async fn requests_whose_queues_for_answers_are_full_hold_up_no_other_caller() {
+async fn requests_whose_reply_queues_are_full_delay_no_other_caller() {
     let site = BrokerNamespace::shared().await;
     // As many calls in hand as there are requests: were each kept, no other would be taken.
     let daemon = Daemon::start(&site, "[tools]\necho = true\n[invoke]\nmax_in_flight = 32\nmax_waiting = 32\n").await;

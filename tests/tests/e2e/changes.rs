@@ -73,7 +73,7 @@ async fn switch(daemon: &Daemon, tool: &str, off: bool) {
 }
 
 #[tokio::test]
-async fn a_change_is_told_to_exactly_those_whose_tools_it_changes() {
+async fn a_change_is_announced_to_exactly_the_agents_whose_tools_it_changes() {
     let site = BrokerNamespace::shared().await;
     let daemon = Daemon::start(&site, &rules(r#"["echo"]"#)).await;
     let client = listener(&site).await;
@@ -116,7 +116,7 @@ async fn a_change_is_told_to_exactly_those_whose_tools_it_changes() {
 }
 
 #[tokio::test]
-async fn changes_that_come_together_are_told_once_and_those_that_cancel_out_not_at_all() {
+async fn changes_that_come_together_are_announced_once_and_those_that_cancel_out_not_at_all() {
     let site = BrokerNamespace::shared().await;
     let daemon = Daemon::start(&site, &rules("[]")).await;
     let client = listener(&site).await;
@@ -138,7 +138,7 @@ async fn changes_that_come_together_are_told_once_and_those_that_cancel_out_not_
 }
 
 #[tokio::test]
-async fn an_agent_without_a_section_is_told_once_it_has_called() {
+async fn an_agent_without_a_section_is_notified_once_it_has_called() {
     let site = BrokerNamespace::shared().await;
     let daemon = Daemon::start(&site, &rules("[]")).await;
     let client = listener(&site).await;

@@ -42,7 +42,7 @@ async fn ask_again(client: &Client, requests: &Client) {
 }
 
 #[tokio::test]
-async fn two_daemons_that_list_each_others_tools_learn_only_what_the_other_one_runs() {
+async fn two_daemons_that_list_each_others_tools_learn_only_the_tools_that_the_other_runs() {
     let site = BrokerNamespace::shared().await;
     let beside = site.beside();
     let east = Daemon::start(&site, &daemon("east", "west", "echo = true\ntime = false", &[])).await;

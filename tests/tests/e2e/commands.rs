@@ -43,7 +43,7 @@ async fn call_makes_a_call_as_an_agent_would() {
 }
 
 #[tokio::test]
-async fn the_exit_code_of_call_tells_the_outcome() {
+async fn the_exit_code_of_call_shows_the_outcome() {
     let (site, backend) = (BrokerNamespace::shared().await, Backend::start().await);
     let any = r#"{"type":"object"}"#;
     let tools = [
@@ -72,7 +72,7 @@ async fn the_exit_code_of_call_tells_the_outcome() {
 }
 
 #[tokio::test]
-async fn an_overloaded_daemon_is_told_with_an_exit_code_of_its_own() {
+async fn an_overloaded_daemon_has_an_exit_code_of_its_own() {
     let (site, backend) = (BrokerNamespace::shared().await, Backend::start().await);
     let limits = "[invoke]\nmax_in_flight = 1\nmax_waiting = 1\n";
     let daemon = Daemon::start(&site, &format!("{limits}{}", backend.tool("hold", "/gate?id={id}", ""))).await;
@@ -91,7 +91,7 @@ async fn an_overloaded_daemon_is_told_with_an_exit_code_of_its_own() {
 }
 
 #[tokio::test]
-async fn call_says_when_nobody_listens_and_when_there_is_no_broker() {
+async fn call_reports_a_missing_daemon_and_a_missing_broker() {
     let mut site = BrokerNamespace::shared().await;
     // The exchange exists, and no daemon.
     Daemon::start(&site, "[invoke]\ntopics = [\"elsewhere\"]\n").await.stop(&site).await;
@@ -106,7 +106,7 @@ async fn call_says_when_nobody_listens_and_when_there_is_no_broker() {
 }
 
 #[tokio::test]
-async fn what_the_broker_refuses_is_told_at_once_and_not_as_out_of_reach() {
+async fn a_refusal_of_the_broker_is_reported_at_once_and_not_as_unreachable() {
     let site = BrokerNamespace::shared().await;
     let other = BrokerNamespace::on(RabbitNode::shared().await);
     let (_connection, channel) = other.channel().await;
@@ -141,7 +141,7 @@ async fn a_script_is_run_where_there_is_no_configuration() {
 }
 
 #[tokio::test]
-async fn a_call_without_a_daemon_on_a_fresh_broker_says_so_too() {
+async fn a_missing_daemon_is_reported_on_a_fresh_broker_too() {
     let site = BrokerNamespace::shared().await;
     let unanswered = toolbus_at(&site, &["call", "echo", "text=x"]).await;
     assert_eq!(unanswered.code, 7, "{unanswered:?}");
@@ -172,7 +172,7 @@ async fn the_demonstration_needs_no_broker_where_a_configuration_has_one() {
 }
 
 #[tokio::test]
-async fn health_asks_the_daemon() {
+async fn health_queries_the_daemon() {
     let site = BrokerNamespace::shared().await;
     let daemon = Daemon::start(&site, "").await;
     let ready = toolbus(&["health", "--listen", daemon.listen()]).await;

@@ -9,7 +9,7 @@ use toolbus_e2e::daemon::Daemon;
 const ECHO: &str = "[tools]\necho = true\n";
 
 #[tokio::test]
-async fn a_ping_is_answered_with_what_the_daemon_is() {
+async fn a_ping_returns_the_daemons_identity() {
     let backend = Backend::start().await;
     let (site, daemon, client) = Daemon::with_client(&backend.tool("hold", "/gate?id={id}", "")).await;
     let held = client.request("hold", &json!({"id": "held"}));
@@ -49,7 +49,7 @@ async fn a_ping_is_answered_with_what_the_daemon_is() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_used_on_the_control_queue_is_answered_or_put_aside() {
+async fn unusable_messages_on_the_control_queue_get_an_error_or_are_dead_lettered() {
     let (site, daemon, client) = Daemon::with_client(ECHO).await;
     let broken = |body: &str| client.raw(body).on("tool.list");
     let mut told = Vec::new();

@@ -89,7 +89,7 @@ fn every<'a>(field: &str, value: &'a Value, found: &mut Vec<&'a Value>) {
 }
 
 #[test]
-fn the_dashboards_ask_the_data_source_that_their_reader_chooses() {
+fn the_dashboards_query_the_data_source_that_their_reader_chooses() {
     for dashboard in dashboards() {
         let first = &dashboard["templating"]["list"][0];
         assert_eq!([&first["name"], &first["type"], &first["query"]], ["datasource", "datasource", "prometheus"]);

@@ -65,7 +65,7 @@ async fn ids(site: &BrokerNamespace, queue: &str) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn a_replayed_request_is_answered_as_if_it_came_for_the_first_time() {
+async fn a_replayed_request_gets_a_reply_like_a_first_delivery() {
     let site = declared(ECHO).await;
     let client = Client::connect(&site).await;
     let request = client.request("echo", &json!({"text": "at last"})).by("ana").header("rb-rb-timeout-ms", "2000");
@@ -111,7 +111,7 @@ async fn a_request_that_the_broker_put_aside_is_no_reply_whatever_its_sender_wro
 }
 
 #[tokio::test]
-async fn a_request_that_had_run_before_it_died_is_answered_again_by_a_replay_and_not_run() {
+async fn a_replayed_request_that_has_run_gets_its_reply_again_and_does_not_run() {
     let backend = Backend::start().await;
     let tools = backend.tool("work", "/work?id={id}", "");
     let (site, daemon, client) = Daemon::with_client(&format!("[store]\nurl = \"sqlite:store.db\"\n{tools}")).await;
@@ -174,7 +174,7 @@ async fn a_request_that_dies_again_is_replayed_once() {
 }
 
 #[tokio::test]
-async fn a_reply_that_nobody_took_is_sent_again_to_its_address() {
+async fn an_unroutable_reply_is_sent_again_to_its_address() {
     let site = declared("").await;
     let client = Client::connect(&site).await;
     for (id, address) in [("one", client.queue()), ("other", "queue.that.is.gone")] {
@@ -322,7 +322,7 @@ async fn ten_thousand_large_letters_are_read_in_bounded_memory() {
 }
 
 #[tokio::test]
-async fn what_is_wrong_is_told() {
+async fn mistakes_are_reported() {
     let site = BrokerNamespace::shared().await;
     let missing = dlq(&site, &["list", "invoke"]).await;
     assert!(missing.code == 1 && missing.err.contains("invoke.dlq' does not exist"), "{missing:?}");
@@ -335,7 +335,7 @@ async fn what_is_wrong_is_told() {
 }
 
 #[tokio::test]
-async fn a_user_without_permission_is_told_which_one() {
+async fn a_missing_permission_of_the_user_is_named() {
     let site = declared("").await;
     fill(&site, numbered(1, 10)).await;
     let node = RabbitNode::shared().await;

@@ -275,7 +275,7 @@ async fn every_document_holds_from_its_first_block_to_its_last() {
 }
 
 #[tokio::test]
-async fn what_is_not_as_a_document_says_is_found() {
+async fn a_difference_from_a_document_is_found() {
     let document = "```toml\n[no_section]\n```\n```json\n{\n```\n```python\npass\n```\n```console\n$ echo hello\nhello\n$ echo hello\n\
                     bye\n```\n```sh\nkept=here\n```\n```console\n$ echo $kept\nhere\n```\n```sh\nfalse\ntrue\n```\n```sh\necho last\n```\n";
     let copy = Copy::for_document(document).await;

@@ -92,7 +92,7 @@ async fn a_drain_takes_as_long_as_the_slowest_call_and_hardly_longer() {
 }
 
 #[tokio::test]
-async fn when_the_time_is_over_repeatable_calls_go_back_and_effectful_ones_are_told_that_nobody_knows() {
+async fn after_the_drain_repeatable_calls_are_requeued_and_effectful_ones_have_an_unknown_outcome() {
     let mut fixture = Fixture::with("[invoke]\nmax_in_flight = 4\ndrain_timeout = \"300ms\"\n").await;
     let looking = fixture.running("look", "looking").await;
     let putting = fixture.running("put", "putting").await;

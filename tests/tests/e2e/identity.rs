@@ -109,7 +109,7 @@ fn listed(reply: &Message) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn the_login_decides_which_tools_there_are_whoever_the_message_says_it_is_from() {
+async fn the_login_decides_which_tools_there_are_and_not_the_agent_named_in_the_message() {
     let fixture = Fixture::new().await;
     let (ana, bruno) = (vec!["for_ana", "hold", "own.counted"], vec!["for_bruno", "hold"]);
     for (case, (user, is_signed, source, tools)) in [
@@ -192,7 +192,7 @@ async fn a_daemon_passes_calls_on_as_their_agents_where_its_login_may_speak_for_
 }
 
 #[tokio::test]
-async fn an_unknown_caller_is_told_of_no_tool() {
+async fn an_unknown_caller_is_shown_no_tool() {
     let fixture = Fixture::new().await;
     let login = fixture.login("svc-ana").await;
     let body = json!({"toolCallId": "1", "toolName": "for_ana", "arguments": {"id": "unsigned"}});
@@ -211,7 +211,7 @@ async fn an_unknown_caller_is_told_of_no_tool() {
 }
 
 #[tokio::test]
-async fn an_answer_goes_to_no_topic_but_one_of_the_callers_own() {
+async fn a_reply_goes_to_no_topic_but_the_callers_own() {
     let fixture = Fixture::new().await;
     let (ana, bruno) = (fixture.login("svc-ana").await, fixture.login("bruno").await);
     bruno.client.bind("tool.result.#").await;
@@ -256,7 +256,7 @@ async fn an_answer_goes_to_no_topic_but_one_of_the_callers_own() {
 }
 
 #[tokio::test]
-async fn a_call_is_cancelled_by_a_login_of_its_agent_and_by_nobody_else() {
+async fn a_call_is_cancelled_by_a_login_of_its_agent_alone() {
     let fixture = Fixture::new().await;
     let ana = fixture.login("svc-ana").await;
     let body = json!({"toolCallId": "call-1", "toolName": "hold", "arguments": {"id": "held"}});
@@ -284,7 +284,7 @@ async fn a_call_is_cancelled_by_a_login_of_its_agent_and_by_nobody_else() {
 }
 
 #[tokio::test]
-async fn a_session_is_ended_by_a_login_of_its_agent_and_by_nobody_else() {
+async fn a_session_is_ended_by_a_login_of_its_agent_alone() {
     let fixture = Fixture::new().await;
     let ana = fixture.login("svc-ana").await;
     let call = async |session: &str| {
@@ -311,7 +311,7 @@ async fn a_session_is_ended_by_a_login_of_its_agent_and_by_nobody_else() {
 }
 
 #[tokio::test]
-async fn the_log_tells_when_nobody_is_served_whom_the_broker_does_not_name() {
+async fn a_warning_is_logged_when_callers_without_a_login_are_refused() {
     let (site, backend) = (BrokerNamespace::shared().await, Backend::start().await);
     let client = Client::connect(&site).await;
     let configurations = [

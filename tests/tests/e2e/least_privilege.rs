@@ -243,7 +243,7 @@ async fn the_shipped_permissions_let_each_user_do_what_it_must_and_nothing_else(
 }
 
 #[tokio::test]
-async fn nobody_is_let_in_without_a_password_of_the_operators() {
+async fn no_login_works_without_a_password_of_the_operators() {
     let fixture = Fixture::new().await;
     let login = async |user: &str, password: &str| {
         Connection::connect(&fixture.node.url_on(VHOST, user, password), ConnectionProperties::default()).await
@@ -560,7 +560,7 @@ async fn a_message_over_the_limit_of_the_broker_closes_its_senders_channel_and_r
 }
 
 #[tokio::test]
-async fn what_another_agent_slips_into_a_queue_of_answers_does_not_come_by_its_topic() {
+async fn a_message_that_another_agent_slips_into_a_reply_queue_does_not_come_by_its_topic() {
     let fixture = Fixture::new().await;
     let daemon = Daemon::start(&fixture.site, "[tools]\necho = true\n").await;
     let (ana, bruno) = (fixture.agent("svc-ana").await, fixture.agent("svc-bruno").await);
@@ -595,7 +595,7 @@ async fn what_another_agent_slips_into_a_queue_of_answers_does_not_come_by_its_t
 }
 
 #[tokio::test]
-async fn whoever_may_declare_gets_around_topic_permissions() {
+async fn the_right_to_declare_gets_around_topic_permissions() {
     let fixture = Fixture::new().await;
     let own = r"^loose\..*$";
     let with_exchange = r"^(loose\..*|rockbot)$";

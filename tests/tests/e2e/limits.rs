@@ -60,7 +60,7 @@ async fn limited(client: &Client, request: Request) -> bool {
 }
 
 #[tokio::test]
-async fn a_burst_passes_and_the_next_is_told_when_to_come_again_exactly() {
+async fn a_burst_passes_and_the_next_call_gets_the_exact_time_to_retry() {
     let backend = Backend::start().await;
     let (site, daemon, client) = Daemon::with_client(&rules(&backend)).await;
     for _ in 0..2 {

@@ -61,7 +61,7 @@ fn names(list: &Value) -> Vec<&str> {
 }
 
 #[tokio::test]
-async fn a_list_is_ready_for_whoever_asked_in_each_format() {
+async fn a_list_comes_in_each_format_with_the_same_version() {
     let backend = Backend::start().await;
     let (site, daemon, client) = Daemon::with_client(&rules(&backend)).await;
     let mut versions = BTreeSet::new();
@@ -142,7 +142,7 @@ async fn names_choose_from_the_list_and_a_known_version_is_not_sent_again() {
 }
 
 #[tokio::test]
-async fn an_empty_list_says_why() {
+async fn an_empty_list_has_a_reason() {
     let backend = Backend::start().await;
     let (site, daemon, client) = Daemon::with_client(&rules(&backend)).await;
     assert_eq!(daemon.operate(&["disable", "agent", "bruno"]).await.code, 0);
@@ -175,7 +175,7 @@ async fn an_empty_list_says_why() {
 }
 
 #[tokio::test]
-async fn a_peer_asks_by_type_and_is_answered_on_its_topic() {
+async fn a_peer_requests_by_type_and_gets_the_reply_on_its_topic() {
     let backend = Backend::start().await;
     let (site, daemon, client) = Daemon::with_client(&rules(&backend)).await;
     client.bind("tool.result.ana").await;

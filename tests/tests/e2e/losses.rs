@@ -81,7 +81,7 @@ async fn the_same_holds_for_a_classic_queue() {
 }
 
 #[tokio::test]
-async fn the_first_answer_follows_soon_after_a_restarted_broker_takes_connections() {
+async fn the_first_reply_follows_soon_after_a_restarted_broker_takes_connections() {
     let node = RabbitNode::start().await;
     let site = BrokerNamespace::on(&node);
     let daemon = Daemon::start(&site, "[tools]\necho = true\n").await;
@@ -117,7 +117,7 @@ async fn a_deleted_queue_is_declared_and_consumed_again() {
 }
 
 #[tokio::test]
-async fn a_broker_that_takes_no_messages_is_named_and_answers_follow_when_it_does() {
+async fn a_broker_that_takes_no_messages_is_named_and_replies_follow_when_it_does() {
     let (node, backend) = (RabbitNode::start().await, Backend::start().await);
     let site = BrokerNamespace::on(&node);
     let daemon = Daemon::start(&site, &backend.tool("hold", "/gate?id={id}", "")).await;
@@ -145,7 +145,7 @@ async fn a_broker_that_takes_no_messages_is_named_and_answers_follow_when_it_doe
 }
 
 #[tokio::test]
-async fn connections_closed_by_the_broker_are_opened_again_and_the_running_call_is_answered_once() {
+async fn connections_closed_by_the_broker_are_opened_again_and_the_running_call_gets_one_reply() {
     let (node, backend) = (RabbitNode::start().await, Backend::start().await);
     let site = BrokerNamespace::on(&node);
     let daemon = Daemon::start(&site, &backend.tool("hold", "/gate?id={id}", "")).await;
@@ -171,7 +171,7 @@ async fn connections_closed_by_the_broker_are_opened_again_and_the_running_call_
 }
 
 #[tokio::test]
-async fn a_daemon_that_lost_its_connection_says_nothing_of_calls_that_another_one_runs() {
+async fn a_daemon_that_lost_its_connection_reports_nothing_of_calls_that_another_runs() {
     let (site, backend, redis) = (BrokerNamespace::shared().await, Backend::start().await, RedisServer::start().await);
     let (proxy, behind) = site.proxied().await;
     let tools = backend.tool("pay", "/gate?id={id}", "effect = \"effectful\"\ntimeout = \"10m\"");

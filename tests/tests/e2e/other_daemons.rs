@@ -28,7 +28,7 @@ async fn noticed(daemon: &Daemon) -> (String, String) {
 }
 
 #[tokio::test]
-async fn what_agents_ask_is_answered_by_the_daemon_that_they_call_alone() {
+async fn only_the_called_daemon_replies_to_control_requests() {
     let site = BrokerNamespace::shared().await;
     let elsewhere = site.beside();
     let mut documented = configurations(REMOTE);

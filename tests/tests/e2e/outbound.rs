@@ -19,7 +19,7 @@ fn by(client: &Client, agent: &str, tool: &str, arguments: &Value) -> Request {
 }
 
 #[tokio::test]
-async fn an_agent_addresses_only_whom_it_may() {
+async fn an_agent_addresses_only_permitted_recipients() {
     let backend = Backend::start().await;
     let rules = r#"
         [identity]

@@ -62,7 +62,7 @@ async fn a_reload_takes_over_policy_limits_and_endpoints() {
 }
 
 #[tokio::test]
-async fn a_wrong_file_changes_nothing_and_every_mistake_is_told_once() {
+async fn a_wrong_file_changes_nothing_and_every_mistake_is_reported_once() {
     let backend = Backend::start().await;
     let right = rules("allowed_tools = [\"work\"]", &backend.tool("work", "/work?id={id}", ""));
     let (site, daemon, client) = Daemon::with_client(&right).await;
@@ -123,7 +123,7 @@ async fn what_waits_for_a_restart_is_named() {
 }
 
 #[tokio::test]
-async fn how_callers_are_told_apart_changes_with_a_restart_alone() {
+async fn how_callers_are_identified_changes_with_a_restart_alone() {
     let (site, daemon, client) = Daemon::with_client("[tools]\necho = true\n").await;
     // Rules that would be checked for verified callers, and then be kept for whoever claims to be one.
     for identity in ["source = \"broker\"", "agent = \"ana\""] {

@@ -130,7 +130,7 @@ fn signed(request: &Message, from: &Client, login: &str, kind: &str, body: &Valu
 }
 
 #[tokio::test]
-async fn with_the_shipped_permissions_a_program_provides_tools_that_no_other_login_can_list_or_answer_for() {
+async fn with_the_shipped_permissions_no_other_login_can_list_the_tools_of_a_program_or_reply_for_it() {
     let fixture = Fixture::new().await.with_remote().await;
     // Another login, that may do everything: it hears all that the program hears.
     fixture.node.ctl(&["add_user", "thief", PASSWORD]).await;
@@ -181,7 +181,7 @@ async fn with_the_shipped_permissions_a_program_provides_tools_that_no_other_log
 }
 
 #[tokio::test]
-async fn with_the_shipped_permissions_bridges_are_asked_and_one_that_answers_on_topics_is_learnt() {
+async fn with_the_shipped_permissions_bridges_are_queried_and_one_that_replies_on_topics_is_learnt() {
     let fixture = Fixture::new().await.with_remote().await;
     // A bridge of the peers, which the test is, with every permission.
     fixture.node.ctl(&["add_user", "bridge", PASSWORD]).await;

@@ -218,7 +218,7 @@ async fn what_is_due_while_the_store_is_away_is_published_once_when_it_is_back()
 }
 
 #[tokio::test]
-async fn a_daemon_that_stood_still_publishes_nothing_that_another_one_has_published() {
+async fn a_daemon_that_stood_still_publishes_nothing_that_another_has_published() {
     let (site, redis) = (BrokerNamespace::shared().await, RedisServer::start().await);
     let rules = format!("{RULES}[store]\nurl = \"{}\"\n", redis.url());
     let first = Daemon::start(&site, &rules).await;

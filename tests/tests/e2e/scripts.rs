@@ -54,7 +54,7 @@ fn told(reply: &Message) -> Value {
 }
 
 #[tokio::test]
-async fn a_request_for_a_script_is_answered_on_its_agents_topic_in_the_one_form_that_agents_read() {
+async fn a_request_for_a_script_gets_its_reply_on_the_agents_topic_in_the_form_that_agents_read() {
     let fixture = Fixture::new().await;
     let daemon = daemon(&fixture).await;
     let (ana, bruno) = (fixture.agent("svc-ana").await, fixture.agent("svc-bruno").await);

@@ -97,7 +97,7 @@ fn assert_no_secret(what: &str, text: &str) {
 }
 
 #[tokio::test]
-async fn no_endpoint_and_no_caller_brings_a_secret_into_an_answer() {
+async fn no_endpoint_and_no_caller_brings_a_secret_into_a_reply() {
     let (site, _parrot, daemon, client) = started("").await;
     for (tool, expected) in [("headers", "[redacted]"), ("refused", "[redacted]"), ("elsewhere", "HTTP 302 Found")] {
         let told = client.call(tool, &json!({})).await.body().to_string();

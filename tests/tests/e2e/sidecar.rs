@@ -50,7 +50,7 @@ fn small(client: &Client, topic: &str, agent: &str, body: &Value) -> Request {
 }
 
 #[tokio::test]
-async fn a_sidecar_has_queues_and_a_topic_of_its_own_on_which_everybody_is_its_agent() {
+async fn a_sidecar_has_queues_and_a_topic_of_its_own_on_which_every_caller_is_its_agent() {
     let (site, backend) = (BrokerNamespace::shared().await, Backend::start().await);
     let ana = Sidecar::start(&site, "ana", &backend).await;
     for (queue, consumers) in [("invoke", 1), ("control", 1), ("invoke.dlq", 0), ("control.dlq", 0)] {
@@ -71,7 +71,7 @@ async fn a_sidecar_has_queues_and_a_topic_of_its_own_on_which_everybody_is_its_a
 }
 
 #[tokio::test]
-async fn what_others_send_on_shared_topics_is_settled_without_a_word() {
+async fn messages_for_others_on_shared_topics_are_acknowledged_without_a_reply() {
     let (site, backend) = (BrokerNamespace::shared().await, Backend::start().await);
     let ana = Sidecar::start(&site, "ana", &backend).await;
     let client = Client::connect(&site).await;
@@ -116,7 +116,7 @@ async fn what_others_send_on_shared_topics_is_settled_without_a_word() {
 }
 
 #[tokio::test]
-async fn two_sidecars_beside_each_other_answer_each_their_own_agent_once() {
+async fn two_sidecars_beside_each_other_reply_each_to_their_own_agent_once() {
     let (site, backend) = (BrokerNamespace::shared().await, Backend::start().await);
     let ana = Sidecar::start(&site, "ana", &backend).await;
     let bruno = Sidecar::start(&site, "bruno", &backend).await;

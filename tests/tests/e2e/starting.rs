@@ -35,7 +35,7 @@ async fn a_broker_that_is_away_is_waited_for() {
 }
 
 #[tokio::test]
-async fn a_refused_login_is_told_without_the_password() {
+async fn a_refused_login_is_reported_without_the_password() {
     let mut site = BrokerNamespace::shared().await;
     site.url = site.url.replace("guest:guest", "guest:hunter2");
     let mut daemon = Daemon::launch(&site, ECHO, &[]).await;
@@ -126,7 +126,7 @@ async fn without_a_store_effects_are_known_in_the_state_folder_where_two_daemons
 }
 
 #[tokio::test]
-async fn a_service_manager_hears_of_the_start_the_watchdog_and_the_end() {
+async fn a_service_manager_is_notified_of_the_start_the_watchdog_and_the_end() {
     let site = BrokerNamespace::shared().await;
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("notify");

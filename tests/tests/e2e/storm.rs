@@ -83,7 +83,7 @@ async fn two_daemons_that_are_killed_in_turn_lose_no_call_and_run_none_twice() {
 }
 
 #[tokio::test]
-async fn a_call_whose_daemon_is_killed_while_it_runs_is_answered_with_an_unknown_outcome_and_not_run_again() {
+async fn a_call_whose_daemon_is_killed_gets_an_unknown_outcome_and_is_not_run_again() {
     let backend = Backend::start().await;
     let (site, daemon, client) =
         Daemon::with_client(&format!("{SQLITE}{}", backend.tool("hold", "/gate?id={id}", ""))).await;
@@ -106,7 +106,7 @@ async fn a_call_whose_daemon_is_killed_while_it_runs_is_answered_with_an_unknown
 }
 
 #[tokio::test]
-async fn an_answer_that_was_recorded_and_not_published_is_published_by_the_next_start_and_the_tool_not_run_again() {
+async fn a_recorded_reply_is_published_after_the_next_start_without_running_the_tool_again() {
     let (site, backend) = (BrokerNamespace::shared().await, Backend::start().await);
     let (proxy, behind) = site.proxied().await;
     let tools = backend.tool("hold", "/gate?id={id}", "");

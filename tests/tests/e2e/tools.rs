@@ -50,7 +50,7 @@ async fn whether_a_timeout_may_be_retried_follows_from_the_method_and_its_text_h
 }
 
 #[tokio::test]
-async fn results_that_are_too_large_or_no_text_are_failures_with_one_answer_each() {
+async fn results_that_are_too_large_or_no_text_are_failures_with_one_reply_each() {
     let backend = Backend::start().await;
     let any = r#"{"type":"object"}"#;
     let tools = [

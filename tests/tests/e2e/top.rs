@@ -42,7 +42,7 @@ async fn without_a_terminal_one_table_of_the_last_calls_is_printed() {
 }
 
 #[tokio::test]
-async fn a_daemon_without_metrics_says_how_to_turn_them_on() {
+async fn a_daemon_without_metrics_shows_how_to_turn_them_on() {
     let site = BrokerNamespace::shared().await;
     let daemon = Daemon::start(&site, "[http]\nmetrics = false\n").await;
     let top = daemon.operate(&["top", "--once"]).await;

@@ -151,7 +151,7 @@ fn the_document_shows_the_agents_of_the_configuration_that_ships() {
 }
 
 #[tokio::test]
-async fn every_command_of_the_document_prints_what_it_says() {
+async fn every_command_of_the_document_prints_the_documented_output() {
     let exports = blocks("sh").concat().replace('\n', "; ");
     let shown = blocks("console");
     assert!(shown.len() >= 10, "{} blocks: the document was not read whole", shown.len());
@@ -164,7 +164,7 @@ async fn every_command_of_the_document_prints_what_it_says() {
 }
 
 #[tokio::test]
-async fn every_call_of_the_document_gets_the_answer_that_it_says() {
+async fn every_call_of_the_document_gets_the_documented_reply() {
     let fixture = Fixture::new().await;
     let (run, refused) = (rows("Calls that are run"), rows("Calls that are refused"));
     assert!(run.len() >= 8 && refused.len() >= 20, "the tables were not read whole: {}, {}", run.len(), refused.len());

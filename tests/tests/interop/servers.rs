@@ -71,7 +71,7 @@ async fn a_tool_is_called_by_its_name_or_with_its_server_in_any_case_or_without(
 }
 
 #[tokio::test]
-async fn a_name_that_the_daemon_has_itself_is_reached_at_the_server_and_the_log_says_so_once() {
+async fn a_tool_named_like_a_built_in_one_is_reached_at_its_server_and_logged_once() {
     let (site, _work, daemon, client) = Workplace::serving(&["time"], "").await;
     let arguments = json!({"source_timezone": "UTC", "time": "12:00", "target_timezone": "Asia/Kathmandu"});
     let for_own = json!({"datetime": "2026-01-02T12:00:00", "from_timezone": "UTC", "to_timezone": "Asia/Kathmandu"});
@@ -87,7 +87,7 @@ async fn a_name_that_the_daemon_has_itself_is_reached_at_the_server_and_the_log_
 }
 
 #[tokio::test]
-async fn a_server_keeps_what_it_is_told_and_finds_its_file_again() {
+async fn a_server_keeps_its_data_and_finds_its_file_again() {
     let (site, work) = (BrokerNamespace::shared().await, Workplace::new().await);
     let daemon = work.daemon(&site, &work.servers(&["memory"]), "").await;
     let client = Client::connect(&site).await;

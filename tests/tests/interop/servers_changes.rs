@@ -15,7 +15,7 @@ fn told(client: &Client, topic: &str, came: &str, went: &str) -> Vec<(Value, Val
 }
 
 #[tokio::test]
-async fn a_server_that_is_added_to_the_file_or_taken_out_is_told_and_the_others_are_not_touched() {
+async fn a_server_added_to_or_removed_from_the_file_is_announced_and_touches_no_other() {
     let (site, work) = (BrokerNamespace::shared().await, Workplace::new().await);
     let client = Client::connect(&site).await;
     client.bind("tool.meta.tools.ana").await;

@@ -61,7 +61,7 @@ async fn an_operator_lists_shows_and_restarts_servers() {
 }
 
 #[tokio::test]
-async fn a_server_is_tried_beside_the_one_that_runs() {
+async fn a_server_is_tried_beside_the_running_one() {
     let (site, work) = (BrokerNamespace::shared().await, Workplace::new().await);
     let mut servers = work.servers(&["git", "memory"]);
     servers["git-elsewhere"] = work.server("git");

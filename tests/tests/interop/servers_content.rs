@@ -141,7 +141,7 @@ async fn a_file_is_sent_once_as_what_it_is() {
 }
 
 #[tokio::test]
-async fn a_tool_that_runs_as_a_task_says_that_it_cannot_be_called_here() {
+async fn a_tool_that_runs_as_a_task_fails_with_the_reason() {
     let (site, _work, daemon, client) = Workplace::serving(&["everything"], "").await;
     let research = client.call("simulate-research-query", &json!({"topic": "buses"})).await;
     insta::assert_json_snapshot!(shown(&research), @r#"
@@ -156,7 +156,7 @@ async fn a_tool_that_runs_as_a_task_says_that_it_cannot_be_called_here() {
 }
 
 #[tokio::test]
-async fn structured_content_is_kept_and_not_said_twice() {
+async fn structured_content_is_kept_and_not_repeated() {
     let (site, _work, daemon, client) = Workplace::serving(&["everything", "time"], "").await;
     let weather = client.call("get-structured-content", &json!({"location": "Chicago"})).await;
     insta::assert_json_snapshot!(shown(&weather), @r#"
@@ -184,7 +184,7 @@ async fn structured_content_is_kept_and_not_said_twice() {
 }
 
 #[tokio::test]
-async fn what_a_server_says_went_wrong_is_a_result() {
+async fn an_error_that_a_tool_returns_is_a_result() {
     let (site, _work, daemon, client) = Workplace::serving(&["filesystem", "git", "sqlite", "time"], "").await;
     let outside = client.call("read_text_file", &json!({"path": "/etc/hostname"})).await;
     assert_eq!((outside.body()["isError"].clone(), outside.code()), (json!(true), String::new()));

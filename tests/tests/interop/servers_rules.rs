@@ -68,7 +68,7 @@ async fn a_tool_that_the_file_denies_or_does_not_allow_is_on_no_route() {
 }
 
 #[tokio::test]
-async fn what_an_agent_may_not_use_is_refused_to_it_on_every_route_and_to_nobody_else() {
+async fn a_denied_tool_is_refused_on_every_route_to_its_agent_alone() {
     let rules = "[identity]\ntrust_headers = true\n[agents.ana]\ndenied_tools = [\"git_log\"]\n[agents.ben]\n";
     let (site, work, daemon, client) = Workplace::serving(&["git"], rules).await;
     let arguments = json!({"repo_path": work.text("repository")});

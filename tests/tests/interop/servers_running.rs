@@ -41,7 +41,7 @@ async fn told_of(work: &Workplace, request: &Value) {
 }
 
 #[tokio::test]
-async fn progress_is_forwarded_to_whoever_asks_for_it() {
+async fn progress_is_forwarded_to_callers_that_request_it() {
     let (site, _work, daemon, client) = world().await;
     let call = at(&client, "everything", LONG, &json!({"duration": 1.2, "steps": 3})).header("rb-rb-progress", "1");
     client.send(&call).await;

@@ -6,7 +6,7 @@ use toolbus_testing::patience::eventually;
 use crate::small::{Small, knowing};
 
 #[tokio::test]
-async fn a_server_that_does_not_answer_is_not_called_for_a_while_and_comes_back_with_a_trial() {
+async fn a_server_that_does_not_respond_is_not_called_for_a_while_and_comes_back_with_a_trial() {
     let small = Small::new();
     let hangs = small.path("hangs");
     let stuck = small.section_with("stuck", &["ask", "tell"], &[], &[("HANGS", hangs.to_str().unwrap())], "");

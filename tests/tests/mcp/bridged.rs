@@ -193,8 +193,7 @@ async fn announced(bridge: &Bridge) -> Message {
 }
 
 #[tokio::test]
-async fn a_bridge_that_announces_a_server_of_a_known_name_is_found_and_of_bridges_of_one_name_the_lists_do_not_alternate()
- {
+async fn a_bridge_that_announces_a_known_server_is_found_and_lists_of_bridges_of_one_name_do_not_alternate() {
     let site = BrokerNamespace::shared().await;
     let first = Bridge::start(&site, "mcp-bridge.RockBot").await;
     let front = Daemon::start(&site, FRONT).await;
@@ -219,7 +218,7 @@ async fn a_bridge_that_announces_a_server_of_a_known_name_is_found_and_of_bridge
 }
 
 #[tokio::test]
-async fn bridges_are_asked_to_announce_the_server_once_with_each_connection() {
+async fn bridges_are_requested_to_announce_the_server_once_with_each_connection() {
     let site = BrokerNamespace::shared().await;
     let (proxy, behind) = site.proxied().await;
     let front = Daemon::start(&behind, FRONT).await;
@@ -252,7 +251,7 @@ async fn bridges_are_asked_to_announce_the_server_once_with_each_connection() {
 }
 
 #[tokio::test]
-async fn a_server_that_no_bridge_has_is_shown_with_what_bridges_say() {
+async fn a_server_that_no_bridge_has_is_shown_with_the_error_of_the_bridges() {
     let site = BrokerNamespace::shared().await;
     let bridge = Bridge::start(&site, "mcp-bridge.RockBot").await;
     let front = Daemon::start(&site, FRONT).await;

@@ -41,7 +41,7 @@ async fn a_server_gets_nothing_that_is_meant_for_a_management_tool_offered_or_no
 }
 
 #[tokio::test]
-async fn a_lazy_server_is_started_for_whoever_may_use_it_and_by_no_request_to_be_told_of_servers() {
+async fn a_lazy_server_is_started_by_calls_that_may_use_it_and_not_by_listing_servers() {
     let (site, small) = (BrokerNamespace::shared().await, Small::new());
     let lazy = small.section("lz", &["read"], "lazy = true");
     let daemon = Daemon::start(&site, &format!("{AGENTS}{lazy}")).await;

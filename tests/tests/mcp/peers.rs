@@ -35,7 +35,7 @@ impl Fixture {
 }
 
 #[tokio::test]
-async fn a_request_that_is_older_than_the_daemon_is_no_less_answered() {
+async fn a_request_older_than_the_daemon_gets_its_reply() {
     let Fixture { site, small, daemon } = Fixture::start().await;
     let peer = Peer::start(&site, "Unlisted").await;
     daemon.stop(&site).await;
@@ -48,7 +48,7 @@ async fn a_request_that_is_older_than_the_daemon_is_no_less_answered() {
 }
 
 #[tokio::test]
-async fn agents_with_a_section_are_told_at_the_start_and_each_of_what_it_may_use() {
+async fn agents_with_a_section_are_notified_at_the_start_each_of_the_servers_that_it_may_use() {
     let (site, small) = (BrokerNamespace::shared().await, Small::new());
     small.write(&both(&small));
     let (first, second) = (Peer::start(&site, "RockBot").await, Peer::start(&site, "Second").await);
@@ -95,7 +95,7 @@ async fn agents_with_a_section_are_told_at_the_start_and_each_of_what_it_may_use
 }
 
 #[tokio::test]
-async fn agents_are_told_of_a_change_of_the_file_and_of_nothing_else() {
+async fn agents_are_notified_of_a_change_of_the_file_and_of_nothing_else() {
     let Fixture { site, small, daemon } = Fixture::start().await;
     let (first, second) = (Peer::start(&site, "RockBot").await, Peer::start(&site, "Second").await);
     first.refresh(None).await;
@@ -120,7 +120,7 @@ async fn agents_are_told_of_a_change_of_the_file_and_of_nothing_else() {
 }
 
 #[tokio::test]
-async fn a_proxys_call_is_answered_on_its_topic_by_tool_and_by_server_in_any_case() {
+async fn a_proxys_call_by_tool_or_by_server_in_any_case_gets_the_reply_on_its_topic() {
     let Fixture { site, small, daemon } = Fixture::start().await;
     let peer = Peer::start(&site, "RockBot").await;
     let call = peer.call("read_note", "one", None);
@@ -169,7 +169,7 @@ async fn a_proxys_call_is_answered_on_its_topic_by_tool_and_by_server_in_any_cas
 }
 
 #[tokio::test]
-async fn a_call_without_an_address_is_answered_where_its_agent_listens() {
+async fn the_reply_to_a_call_without_an_address_goes_to_its_agents_topic() {
     let Fixture { site, small: _small, daemon } = Fixture::start().await;
     let peer = Peer::start(&site, "RockBot").await;
     let call = peer.call("read_note", "home", Some("notes")).reply_to("");
@@ -179,7 +179,7 @@ async fn a_call_without_an_address_is_answered_where_its_agent_listens() {
 }
 
 #[tokio::test]
-async fn every_request_about_servers_is_answered_and_what_is_not_served_with_an_error() {
+async fn every_request_about_servers_gets_a_reply_and_an_unsupported_one_an_error() {
     let Fixture { site, small: _small, daemon } = Fixture::start().await;
     let peer = Peer::start(&site, "RockBot").await;
     let details = peer.asked("McpGetServiceDetailsRequest", &json!({"serverName": "notes"})).await;

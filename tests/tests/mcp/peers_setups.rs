@@ -76,7 +76,7 @@ async fn caught_up(peer: &Peer) {
 }
 
 #[tokio::test]
-async fn a_daemon_that_answers_for_unknown_servers_races_an_agents_own_bridge() {
+async fn a_daemon_that_replies_for_unknown_servers_races_an_agents_own_bridge() {
     let (site, small) = (BrokerNamespace::shared().await, Small::new());
     let (peer, own) = (Peer::start(&site, "RockBot").await, OwnBridge::start(&site).await);
     let daemon = start(&site, &small, "").await;
@@ -135,7 +135,7 @@ async fn a_server_that_both_bridges_have_is_called_by_both() {
 }
 
 #[tokio::test]
-async fn a_daemon_in_the_place_of_a_bridge_takes_what_waits_in_the_bridges_queues() {
+async fn a_daemon_instead_of_a_bridge_takes_the_messages_in_the_bridges_queues() {
     let (site, small) = (BrokerNamespace::shared().await, Small::new());
     let names = ["mcp-bridge.RockBot", "mcp-bridge.RockBot.manage", "mcp-bridge.RockBot.refresh"];
     let peer = Peer::start(&site, "RockBot").await;

@@ -243,7 +243,7 @@ async fn what_an_operator_switches_off_is_nowhere_until_it_is_switched_on_again(
 }
 
 #[tokio::test]
-async fn the_broker_says_who_sees_which_tools() {
+async fn the_login_at_the_broker_decides_which_tools_are_shown() {
     let (site, small) = (BrokerNamespace::shared().await, Small::new());
     let logins = ["mcp-listed", "mcp-free"];
     let users = logins.map(|name| json!({"name": name, "password": "a password", "tags": []}));

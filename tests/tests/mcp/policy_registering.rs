@@ -44,7 +44,7 @@ async fn listed(client: &Client, agent: &str) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn nobody_registers_anything_unless_the_configuration_allows_it() {
+async fn no_agent_registers_servers_unless_the_configuration_allows_it() {
     let small = Small::new();
     let (site, daemon, client) =
         knowing(&format!("{AGENTS}{}", small.section("notes", &["about"], "")), &["notes"]).await;

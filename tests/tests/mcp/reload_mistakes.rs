@@ -23,7 +23,7 @@ async fn told(daemon: &Daemon, is_outdated: bool) -> Value {
 }
 
 #[tokio::test]
-async fn a_server_with_a_mistake_goes_on_as_it_was_and_the_operator_is_told() {
+async fn a_server_with_a_mistake_goes_on_as_it_was_and_the_mistake_is_reported() {
     let (site, work) = (BrokerNamespace::shared().await, Workplace::new().await);
     let good = work.servers(&["git", "time"]);
     let daemon = work.daemon(&site, &good, "").await;

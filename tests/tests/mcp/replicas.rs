@@ -83,7 +83,7 @@ async fn what_is_disabled_at_one_replica_is_disabled_at_the_other_and_enabled_ag
 }
 
 #[tokio::test]
-async fn a_server_that_is_registered_at_one_replica_answers_at_both_until_it_is_unregistered() {
+async fn a_server_registered_at_one_replica_is_reached_at_both_until_it_is_unregistered() {
     let (site, _redis, [one, other]) = replicas().await;
     let client = Client::connect(&site).await;
     let arguments = json!({"server_name": "mine", "command": python(), "arguments": [PROGRAM, "mine", "about", "x"]});
@@ -123,7 +123,7 @@ async fn a_server_that_is_registered_at_one_replica_answers_at_both_until_it_is_
 }
 
 #[tokio::test]
-async fn a_store_that_is_away_is_told_once_and_changes_nothing_and_is_read_again() {
+async fn an_unreachable_store_is_reported_once_changes_nothing_and_is_read_again() {
     let (site, redis, [one, other]) = replicas().await;
     switch(&one, "disable").await;
     spread(&other, false).await;
@@ -199,7 +199,7 @@ async fn a_replica_that_starts_without_its_store_waits_and_takes_no_call() {
 }
 
 #[tokio::test]
-async fn a_replica_with_another_configuration_is_told_until_it_ends() {
+async fn a_replica_with_another_configuration_is_reported_until_it_ends() {
     let (site, redis) = (BrokerNamespace::shared().await, RedisServer::start().await);
     let (one, same) = (sharing(&redis, "[bus]\nname = \"one\"\n"), sharing(&redis, "[bus]\nname = \"same\"\n"));
     let other = sharing(&redis, "[bus]\nname = \"other\"\n[invoke]\nmax_in_flight = 7\n");
@@ -226,7 +226,7 @@ async fn a_replica_with_another_configuration_is_told_until_it_ends() {
 }
 
 #[tokio::test]
-async fn lists_and_pings_are_answered_by_the_daemons_that_run_calls() {
+async fn the_daemons_that_run_calls_reply_to_lists_and_pings() {
     let (site, redis, small) = (BrokerNamespace::shared().await, RedisServer::start().await, Small::new());
     let with_roles = |roles: &str, more: &str| sharing(&redis, &format!("[daemon]\nroles = [{roles}]\n{more}"));
     let bridge = with_roles("\"mcp\"", &small.section("till", &["pay"], ""));

@@ -188,7 +188,7 @@ async fn the_server_of_an_idle_session_ends() {
 }
 
 #[tokio::test]
-async fn a_server_of_a_set_is_reached_by_its_name_through_a_set_that_the_caller_has_and_by_nobody_else() {
+async fn a_server_of_a_set_is_reached_by_its_name_only_by_callers_that_have_the_set() {
     let fixture = Fixture::start("").await;
     let first = fixture.about("ana", "one").await;
     let named = |agent: &str, session: Option<&str>| {
@@ -229,7 +229,7 @@ async fn the_servers_of_sessions_end_with_a_daemon_that_is_killed() {
 }
 
 #[tokio::test]
-async fn a_shared_set_has_one_server_for_everybody_and_needs_no_session() {
+async fn a_shared_set_has_one_server_for_every_caller_and_needs_no_session() {
     let (site, small) = (BrokerNamespace::shared().await, Small::new());
     let server = small.section("Work", &["about"], "");
     let daemon = Daemon::start(&site, &format!("{AGENTS}{server}")).await;

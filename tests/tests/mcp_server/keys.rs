@@ -33,7 +33,7 @@ async fn durable() -> Fixture {
 }
 
 #[tokio::test]
-async fn a_call_that_comes_again_gets_the_recorded_answer_in_any_session_and_after_a_restart() {
+async fn a_repeated_call_gets_the_recorded_result_in_any_session_and_after_a_restart() {
     let Fixture { backend, daemon } = durable().await;
     backend.open();
     let fixture = Fixture { backend, daemon };
@@ -59,7 +59,7 @@ async fn a_call_that_comes_again_gets_the_recorded_answer_in_any_session_and_aft
 }
 
 #[tokio::test]
-async fn a_call_whose_daemon_is_killed_while_it_runs_is_answered_with_an_unknown_outcome_and_not_run_again() {
+async fn a_call_whose_daemon_is_killed_gets_an_unknown_outcome_and_is_not_run_again() {
     let Fixture { backend, daemon } = durable().await;
     let fixture = Fixture { backend, daemon };
     let session = fixture.session(ANA).await;
@@ -79,7 +79,7 @@ async fn a_call_whose_daemon_is_killed_while_it_runs_is_answered_with_an_unknown
 }
 
 #[tokio::test]
-async fn a_client_that_lost_its_connection_asks_again_and_gets_the_answer_of_the_call_that_ran_on() {
+async fn a_client_that_lost_its_connection_calls_again_and_gets_the_result_of_the_call_that_ran_on() {
     let fixture = Fixture::new(&["gate"]).await;
     let (headers, mut message) = alone(7, "gate", &json!({"id": "left"}));
     message["params"]["_meta"]["rb-idempotency-key"] = json!("order-7");

@@ -29,7 +29,7 @@ async fn a_call_in_a_session_outlives_its_connection_is_audited_once_and_leaves_
 }
 
 #[tokio::test]
-async fn a_call_that_stands_alone_is_cancelled_with_its_connection_and_audited_once() {
+async fn a_call_without_a_session_is_cancelled_with_its_connection_and_audited_once() {
     let fixture = Fixture::new(&["gate"]).await;
     let (headers, message) = alone(7, "gate", &json!({"id": "left"}));
     let head: Vec<&str> = [ANA].into_iter().chain(headers.iter().map(String::as_str)).collect();
@@ -42,7 +42,7 @@ async fn a_call_that_stands_alone_is_cancelled_with_its_connection_and_audited_o
 }
 
 #[tokio::test]
-async fn a_daemon_that_ends_answers_calls_in_hand_also_those_whose_answer_is_a_stream() {
+async fn a_draining_daemon_responds_to_running_calls_also_on_streams() {
     let mut fixture = Fixture::new(&["gate"]).await;
     let session = fixture.session(ANA).await;
     let mut news = fixture.listen(ANA, &session).await;

@@ -9,7 +9,7 @@ use toolbus_testing::patience::PATIENCE;
 use crate::fixture::{ANA, BEA, Fixture, alone, call, rules};
 
 #[tokio::test]
-async fn what_an_agent_may_not_use_looks_like_what_there_is_not() {
+async fn a_tool_that_an_agent_may_not_use_looks_like_an_unknown_one() {
     let fixture = Fixture::new(&["gate", "echo"]).await;
     let (ana, bea) = (fixture.session(ANA).await, fixture.session(BEA).await);
     let list = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/list"});
@@ -28,7 +28,7 @@ async fn what_an_agent_may_not_use_looks_like_what_there_is_not() {
 }
 
 #[tokio::test]
-async fn rules_that_change_hold_at_once_and_who_listens_is_told() {
+async fn rules_that_change_hold_at_once_and_listening_clients_are_notified() {
     let fixture = Fixture::new(&["gate", "echo"]).await;
     let session = fixture.session(ANA).await;
     let mut news = fixture.listen(ANA, &session).await;
@@ -77,7 +77,7 @@ async fn a_profile_takes_away_and_never_gives() {
 }
 
 #[tokio::test]
-async fn a_tool_set_that_is_bound_later_is_there_at_once_for_requests_that_stand_alone_and_else_in_the_next_session() {
+async fn a_tool_set_bound_later_is_there_at_once_without_a_session_and_else_in_the_next_session() {
     let backend = Backend::start().await;
     let tool = backend.tool("gate", "/gate?id={id}", "");
     let rules = |sets: &[&str]| {

@@ -49,7 +49,7 @@ async fn a_client_lists_and_calls_the_tools_of_its_agent() {
 }
 
 #[tokio::test]
-async fn a_client_is_told_when_its_tools_change() {
+async fn a_client_is_notified_when_its_tools_change() {
     let site = BrokerNamespace::shared().await;
     let rules = |tools: &str| format!("{RULES}[agents.ana]\nallowed_tools = [{tools}]\n");
     let daemon = Daemon::start(&site, &rules("\"echo\"")).await;
@@ -138,7 +138,7 @@ async fn progress_and_structured_results_come_through() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_served_is_told_on_standard_error() {
+async fn what_cannot_be_served_is_reported_on_standard_error() {
     let broker = "--bus-url=amqp://127.0.0.1:1";
     let cases: [(&[&str], &str); 4] = [
         (&["mcp", "serve"], "--stdio"),

@@ -23,7 +23,7 @@ fn audited(daemon: &Daemon) -> Vec<Value> {
 }
 
 #[tokio::test]
-async fn a_flood_of_wrong_tokens_holds_up_no_call_with_a_right_one() {
+async fn a_flood_of_wrong_tokens_delays_no_call_with_a_right_one() {
     let daemon = Daemon::alone(RULES).await;
     let mut known = Connection::open(daemon.listen()).await;
     let began = known.post(&[ANA], &hello()).await;

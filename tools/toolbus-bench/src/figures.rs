@@ -151,7 +151,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_row_has_its_rate_its_latencies_and_the_columns_that_are_asked_for() {
+    fn a_row_has_its_rate_its_latencies_and_the_requested_columns() {
         let rows = [row("floor", 1, 1234.4, 0.5), row("toolbus", 64, 9.6, 12.0)];
         let told = table(&rows, "calls", &[("CPU s/1000", cpu), ("peak MiB", peak)]).to_string();
         insta::assert_snapshot!(told, @r"

@@ -87,8 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn the_mcp_server_is_measured_at_one_and_at_thirty_two_connections_with_a_thousand_sessions_unless_told_otherwise()
-    {
+    fn the_mcp_server_is_measured_at_one_and_thirty_two_connections_and_a_thousand_sessions_by_default() {
         let args = parsed(&["--mcp-server"]).unwrap();
         assert_eq!((&*args.callers, args.sessions, args.peer.len()), (&[1, 32][..], 1000, 0));
         let args = parsed(&["--mcp-server", "--callers", "4", "--sessions", "7"]).unwrap();

@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn an_entry_takes_the_place_of_one_with_its_name_and_leaves_others() {
+    fn an_entry_replaces_the_one_with_its_name_and_leaves_others() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("measured.json");
         for (name, value) in [("b", 1), ("a", 2), ("b", 3)] {

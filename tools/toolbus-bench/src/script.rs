@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn scripts_are_measured_at_eight_in_flight_and_a_thousand_in_a_row_unless_told_otherwise() {
+    fn scripts_are_measured_at_eight_in_flight_and_a_thousand_in_a_row_by_default() {
         let args = parsed(&["--script"]).unwrap();
         assert_eq!((&*args.callers, args.scripts, args.python), (&[8][..], 1000, None));
         let args = parsed(&["--script", "--callers", "2,4", "--scripts", "7", "--python", "python3.11"]).unwrap();

@@ -76,7 +76,7 @@ fn the_mcp_server_is_measured_beside_the_bus_and_a_page_and_another_proxy() {
 }
 
 #[test]
-fn a_proxy_that_does_not_start_is_told_with_its_own_words() {
+fn a_proxy_that_does_not_start_is_reported_with_its_output() {
     let args = ["--mcp-server", "--rounds", "1", "--seconds", "1", "--callers", "1", "--sessions", "1"];
     let done = bench(&[&args[..], &["--peer", "another=echo no configuration >&2; exit 3"]].concat());
     let told = String::from_utf8(done.stderr).unwrap();
@@ -86,7 +86,7 @@ fn a_proxy_that_does_not_start_is_told_with_its_own_words() {
 }
 
 #[test]
-fn bench_measures_scripts_and_tells_what_they_leave_behind() {
+fn bench_measures_scripts_and_reports_what_they_leave_behind() {
     let given = ["--script", "--rounds", "1", "--seconds", "1", "--callers", "2", "--scripts", "5", "--output", "json"];
     let done = bench(&given);
     // How fast it is depends on what else this machine does: that is not looked at, nor the exit code, which says it.

@@ -31,12 +31,12 @@ fn one_seed_gives_the_same_bytes_each_time() {
 }
 
 #[test]
-fn every_request_of_a_thousand_schedules_has_one_answer() {
+fn every_request_of_a_thousand_schedules_has_one_reply() {
     assert_eq!(hold(0..1_000, None).unwrap(), Fault::ALL.into());
 }
 
 #[test]
-fn every_request_of_another_thousand_schedules_has_one_answer() {
+fn every_request_of_another_thousand_schedules_has_one_reply() {
     assert_eq!(hold(1_000_000..1_001_000, None).unwrap(), Fault::ALL.into());
 }
 
@@ -61,6 +61,6 @@ fn a_redelivery_of_what_another_daemon_ran_does_not_end_with_the_refusal_of_its_
 }
 
 #[test]
-fn a_redelivery_that_cannot_be_recorded_is_not_said_to_be_not_started_while_another_daemon_begins_it() {
+fn an_unrecorded_redelivery_is_not_reported_as_not_started_while_another_daemon_begins_it() {
     hold(694_030..694_031, None).unwrap();
 }

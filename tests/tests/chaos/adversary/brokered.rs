@@ -66,7 +66,7 @@ fn rows() -> Vec<Row> {
 }
 
 #[tokio::test]
-async fn where_the_broker_says_who_sends_no_message_says_otherwise() {
+async fn where_the_broker_names_the_sender_no_message_names_another() {
     let hold = |backend: &Backend| backend.tool("hold", "/gate?id={id}", "timeout = \"100s\"");
     let with_hold = |backend: &Backend| {
         configuration(backend).replace(r#"["get_weather"]"#, r#"["get_weather", "hold"]"#) + &hold(backend)

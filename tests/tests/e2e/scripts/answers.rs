@@ -23,7 +23,7 @@ with zipfile.ZipFile(sys.argv[1] + '/local_lib-1.5-py3-none-any.whl', 'w') as wh
 ";
 
 #[tokio::test]
-async fn a_script_answers_with_what_it_prints_fails_with_both_streams_and_is_ended_in_time() {
+async fn a_script_returns_its_output_fails_with_both_streams_and_is_ended_in_time() {
     let (site, daemon, client) = with_client(SCRIPT).await;
     let run = async |script: &str, more: &Value| {
         let body = client.exchange(&call(&client, script, more)).await.body();

@@ -40,7 +40,7 @@ fn call(client: &Client, tool: &str, arguments: &Value) -> Request {
 }
 
 #[tokio::test]
-async fn files_progress_codes_and_limits_of_a_script_at_another_daemon_are_those_of_one_here() {
+async fn files_progress_codes_and_limits_of_a_remote_script_are_those_of_a_local_one() {
     let site = BrokerNamespace::shared().await;
     let other = site.beside();
     let back = start(&other, &format!("{SCRIPT}{LAB}")).await;

@@ -44,7 +44,7 @@ async fn a_script_may_finish_while_the_daemon_drains() {
 }
 
 #[tokio::test]
-async fn a_script_that_outlasts_the_drain_is_ended_and_told_as_cancelled() {
+async fn a_script_that_outlasts_the_drain_is_ended_and_reported_as_cancelled() {
     let (site, mut daemon, client) = with_client(&format!("{SCRIPT}[invoke]\ndrain_timeout = \"200ms\"\n")).await;
     let request = call(&client, FOREVER, &json!({}));
     client.send(&request).await;

@@ -14,7 +14,7 @@ const AGENTS: &str = "[identity]\ntrust_headers = true\n[agents.ana]\nallowed_to
                       [agents.bruno]\nallowed_tools = [\"current_time\"]\n";
 
 #[tokio::test]
-async fn a_request_is_answered_where_it_says_or_on_the_usual_topic_stream_by_stream() {
+async fn the_reply_goes_to_reply_to_or_to_the_usual_topic_stream_by_stream() {
     let (site, daemon, client) = with_client(&format!("{SCRIPT}{AGENTS}")).await;
     client.bind("script.result").await;
     let told = async |agent: &str, script: &str, more: &Value| {
@@ -54,7 +54,7 @@ async fn a_request_is_answered_where_it_says_or_on_the_usual_topic_stream_by_str
 }
 
 #[tokio::test]
-async fn a_request_that_is_delivered_again_is_not_run_again_while_it_runs_and_not_when_it_is_answered() {
+async fn a_redelivered_request_is_not_run_again_while_it_runs_nor_after_its_reply() {
     let site = BrokerNamespace::shared().await;
     let client = Client::connect(&site).await;
     let folder = tempfile::tempdir().unwrap();

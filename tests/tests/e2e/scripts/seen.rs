@@ -9,7 +9,7 @@ use super::setup::{SCRIPT, call, running, start, status};
 use toolbus_e2e::metrics::{count, sum};
 
 #[tokio::test]
-async fn status_and_metrics_tell_of_scripts() {
+async fn status_and_metrics_show_scripts() {
     let (site, receiver) = (BrokerNamespace::shared().await, Receiver::start().await.unwrap());
     let more = format!("{SCRIPT}[telemetry]\notlp_endpoint = \"{}\"\n", receiver.grpc_endpoint());
     let daemon = start(&site, &more).await;

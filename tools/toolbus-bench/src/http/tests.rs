@@ -42,7 +42,7 @@ fn result(id: &Value, text: &str) -> Value {
 }
 
 #[tokio::test]
-async fn a_page_is_asked_for_on_one_connection_and_must_stay_the_same() {
+async fn a_page_is_requested_on_one_connection_and_must_stay_the_same() {
     let server = Server::start(|request| Says::text(if request.number < 3 { "ok" } else { "no" })).await;
     let mut page = MeasuredPage::new(server.address(), "/healthz").unwrap();
     for _ in 0..3 {
@@ -83,7 +83,7 @@ async fn a_session_is_begun_and_named_in_every_request_after_it() {
 }
 
 #[tokio::test]
-async fn without_sessions_every_request_says_what_it_is() {
+async fn without_sessions_every_request_has_its_own_metadata() {
     let server = Server::start(|request| Says::json(&result(&request.body["id"], "hi"))).await;
     let client = McpClient::stateless(&endpoint(&server)).unwrap();
     client.repeating(&call(None)).unwrap().once().await.unwrap();
@@ -97,7 +97,7 @@ async fn without_sessions_every_request_says_what_it_is() {
 }
 
 #[tokio::test]
-async fn the_answer_is_found_among_events() {
+async fn the_response_is_found_among_events() {
     let (_server, mut caller) = with_tool(|id| {
         let news = json!({"jsonrpc": "2.0", "method": "notifications/message", "params": {}});
         Says::events(&[news, result(&json!(0), "another"), result(id, "hi")])
@@ -107,7 +107,7 @@ async fn the_answer_is_found_among_events() {
 }
 
 #[tokio::test]
-async fn whatever_is_not_the_wanted_answer_is_a_failure() {
+async fn any_other_response_is_a_failure() {
     let wrong: [fn(&Value) -> Says; 6] = [
         |id| Says::json(&result(id, "bye")),
         |_| Says::json(&result(&json!(0), "hi")),
@@ -143,7 +143,7 @@ async fn a_tool_is_found_under_the_name_that_a_proxy_gives_it() {
 }
 
 #[tokio::test]
-async fn a_closed_loop_counts_good_answers_and_others() {
+async fn a_closed_loop_counts_good_responses_and_failures() {
     let server = Server::start(|request| Says::text(if request.number % 2 == 0 { "ok" } else { "no" })).await;
     let mut pages =
         vec![MeasuredPage::new(server.address(), "/").unwrap(), MeasuredPage::new(server.address(), "/").unwrap()];
@@ -157,7 +157,7 @@ async fn a_closed_loop_counts_good_answers_and_others() {
 }
 
 #[tokio::test]
-async fn a_loop_without_a_server_fails_and_says_why() {
+async fn a_loop_without_a_server_fails_with_the_reason() {
     let server = Server::start(|_| Says::text("ok")).await;
     let address = server.address();
     drop(server);

@@ -76,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn each_request_is_answered_once_and_a_notification_never() {
+    fn each_request_gets_one_response_and_a_notification_none() {
         let requests = [
             r#"{"jsonrpc":"2.0","id":0,"method":"server/discover"}"#,
             r#"{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25"}}"#,

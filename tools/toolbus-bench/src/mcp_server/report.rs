@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn people_are_told_all_of_it() {
+    fn the_text_report_shows_all_figures() {
         let mut out = Vec::new();
         report(rows(0.2, 0.6, 30_000.0), idle(26 * MIB)).print(&mut out).unwrap();
         insta::assert_snapshot!(String::from_utf8(out).unwrap(), @r"
@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn programs_are_told_the_same() {
+    fn the_json_report_shows_the_same() {
         let told = serde_json::to_value(report(rows(0.2, 0.2, 30_000.0), idle(26 * MIB))).unwrap();
         assert_eq!(told["rows"][2]["side"], "MCP session");
         assert_eq!(

@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn people_are_told_what_was_missed_and_what_was_not_there() {
+    fn the_text_report_shows_missed_gates_and_absent_programs() {
         let told = report(rows(16.0, 12.5, 5.0), Footprint { descriptors: 13, ..BEFORE });
         let mut out = Vec::new();
         told.print(&mut out).unwrap();
@@ -307,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn programs_are_told_the_same() {
+    fn the_json_report_shows_the_same() {
         let told = serde_json::to_value(report(rows(13.0, 12.0, 5.0), BEFORE)).unwrap();
         assert_eq!(told["throughput"], serde_json::json!([{"callers": 8, "cold": 0.75, "pool": 0.5, "forked": 1.5}]));
         assert_eq!(told["absent"], serde_json::json!([["bwrap", "not installed"]]));
