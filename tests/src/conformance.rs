@@ -55,9 +55,10 @@ pub fn listed(side: &str) -> Vec<Listed> {
 ///
 /// When the suite does not tell.
 pub async fn scenarios(side: &str) -> Vec<String> {
-    let told = suite(&["list", &format!("--{side}")]).await;
-    let names: Vec<_> = told.out.lines().filter_map(|line| line.trim().strip_prefix("- ")).map(str::to_owned).collect();
-    assert!(!names.is_empty(), "{told:?}");
+    let listing = suite(&["list", &format!("--{side}")]).await;
+    let names: Vec<_> =
+        listing.out.lines().filter_map(|line| line.trim().strip_prefix("- ")).map(str::to_owned).collect();
+    assert!(!names.is_empty(), "{listing:?}");
     names
 }
 

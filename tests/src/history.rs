@@ -64,8 +64,8 @@ impl Tally {
 #[must_use]
 pub fn is_unknown(reply: &Message) -> bool {
     let body = reply.body();
-    let said = (body.get("code"), body.get("outcome"), body.get("isRetryable"));
-    said == (Some(&json!("execution_failed")), Some(&json!("unknown")), Some(&json!(false)))
+    let failure = (body.get("code"), body.get("outcome"), body.get("isRetryable"));
+    failure == (Some(&json!("execution_failed")), Some(&json!("unknown")), Some(&json!(false)))
 }
 
 /// The next of a sequence of numbers below `most`, by a seed.

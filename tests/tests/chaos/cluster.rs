@@ -202,20 +202,20 @@ async fn whatever_is_killed_or_cut_in_a_cluster_no_call_is_lost_and_none_runs_tw
     let _turn = turn().await;
     let fixture = Fixture::start(0).await;
     let Fixture { cluster, backend, site, survivor, .. } = &fixture;
-    let (is_over, answered) = (AtomicBool::new(false), AtomicUsize::new(0));
+    let (is_over, replied) = (AtomicBool::new(false), AtomicUsize::new(0));
     let calling = (0..CALLERS).map(async |caller| {
         let mut ids = Vec::new();
         while !is_over.load(Ordering::Relaxed) {
             let id = format!("{caller}-{}", ids.len());
             survivor.exchange(&id).await;
-            answered.fetch_add(1, Ordering::Relaxed);
+            replied.fetch_add(1, Ordering::Relaxed);
             ids.push(id);
         }
         ids
     });
     let going_on = async || {
-        let goal = answered.load(Ordering::Relaxed) + WORKING;
-        eventually("further answers", async || (answered.load(Ordering::Relaxed) >= goal).then_some(())).await;
+        let goal = replied.load(Ordering::Relaxed) + WORKING;
+        eventually("further answers", async || (replied.load(Ordering::Relaxed) >= goal).then_some(())).await;
     };
     let breaking = async {
         for fault in Fault::ALL {

@@ -79,11 +79,11 @@ async fn a_caller_that_may_not_use_a_lazy_server_cannot_start_it() {
     let client = &fixture.client;
     for agent in ["ghost", "curious"] {
         for name in &names {
-            let asked = json!({"server_name": name, "tool_name": "strike", "arguments": {}});
+            let arguments = json!({"server_name": name, "tool_name": "strike", "arguments": {}});
             let calls = [
                 client.request("strike", &json!({})),
                 client.request("strike", &json!({})).on("tool.invoke.mcp").header("rb-mcp-server", name),
-                client.request("mcp_invoke_tool", &asked),
+                client.request("mcp_invoke_tool", &arguments),
                 client.request("mcp_list_services", &json!({})),
             ];
             for (number, call) in calls.into_iter().enumerate() {
@@ -93,9 +93,8 @@ async fn a_caller_that_may_not_use_a_lazy_server_cannot_start_it() {
         }
     }
     // Whoever may use them starts the one that is named, and no other.
-    let asked =
-        client.request("strike", &json!({})).on("tool.invoke.mcp").header("rb-mcp-server", "lazy7").by("friend");
-    assert_eq!(client.exchange(&asked).await.content(), "done");
+    let call = client.request("strike", &json!({})).on("tool.invoke.mcp").header("rb-mcp-server", "lazy7").by("friend");
+    assert_eq!(client.exchange(&call).await.content(), "done");
     assert_eq!(fixture.processes().len(), 4);
     fixture.end().await;
 }

@@ -149,10 +149,10 @@ async fn a_call_with_half_a_million_wrong_values_is_refused_with_the_first_and_d
         let before = fixture.daemon.peak();
         let request = fixture.by_ana(tool, &json!({"list": vec![1; count]}));
         let (reply, _) = fixture.beside(&request).await;
-        let (grown, told) = (fixture.daemon.peak().saturating_sub(before), reply.error());
+        let (grown, text) = (fixture.daemon.peak().saturating_sub(before), reply.error());
         println!("{tool}: {grown} KiB more than {before}");
         assert_eq!(reply.code(), "invalid_arguments");
-        assert!(told.contains("/list/0: ") && told.ends_with("… and more") && told.len() < 10_000, "{told}");
+        assert!(text.contains("/list/0: ") && text.ends_with("… and more") && text.len() < 10_000, "{text}");
         assert!(grown < ARGUMENTS, "{grown} KiB");
     }
     assert_eq!(backend.total(), 2, "nothing that does not fit was run");

@@ -109,7 +109,7 @@ async fn call_again_and_again(
     site: &BrokerNamespace,
     caller: usize,
     is_over: &AtomicBool,
-    answered: &AtomicUsize,
+    replied: &AtomicUsize,
 ) -> (Vec<Client>, Vec<Made>) {
     let (mut clients, mut made) = (Vec::new(), Vec::new());
     while !is_over.load(Ordering::Relaxed) {
@@ -120,7 +120,7 @@ async fn call_again_and_again(
         let id = format!("{caller}-{}", made.len());
         let request = client.request("work", &json!({"id": id}));
         client.exchange(&request).await;
-        answered.fetch_add(1, Ordering::Relaxed);
+        replied.fetch_add(1, Ordering::Relaxed);
         made.push(Made { id, client: clients.len() - 1, request });
     }
     (clients, made)
@@ -143,7 +143,7 @@ struct Storm {
     folder: TempDir,
     seed: usize,
     is_over: AtomicBool,
-    answered: AtomicUsize,
+    replied: AtomicUsize,
 }
 
 impl Storm {
@@ -161,7 +161,7 @@ impl Storm {
             folder: tempfile::tempdir().unwrap(),
             seed: from_environment("TOOLBUS_SEED", SEED),
             is_over: AtomicBool::new(false),
-            answered: AtomicUsize::new(0),
+            replied: AtomicUsize::new(0),
         }
     }
 
@@ -182,8 +182,8 @@ impl Storm {
         println!("{faults} faults, seed {}", self.seed);
         let (mut state, mut struck) = (self.seed as u64, BTreeMap::<Fault, usize>::new());
         for number in 1..=faults {
-            let goal = self.answered.load(Ordering::Relaxed) + 1;
-            let is_there = || self.answered.load(Ordering::Relaxed) >= goal;
+            let goal = self.replied.load(Ordering::Relaxed) + 1;
+            let is_there = || self.replied.load(Ordering::Relaxed) >= goal;
             let going_on = eventually("an answer", async || is_there().then_some(()));
             drop(tokio::time::timeout(BREATH, going_on).await);
             if ends_broker && number % BROKER_FAULTS == 0 {
@@ -213,11 +213,11 @@ impl Storm {
 async fn whatever_breaks_no_call_is_lost_none_runs_twice_and_nothing_is_left() {
     let _turn = turn().await;
     let storm = Storm::start().await;
-    let Storm { node, site, seed, is_over, answered, .. } = &storm;
+    let Storm { node, site, seed, is_over, replied, .. } = &storm;
     let daemon = storm.daemon().await;
     let before = queues(node).await;
 
-    let calling = (0..CALLERS).map(|caller| call_again_and_again(site, caller, is_over, answered));
+    let calling = (0..CALLERS).map(|caller| call_again_and_again(site, caller, is_over, replied));
     let began = Instant::now();
     let breaking = storm.strike(from_environment("TOOLBUS_FAULTS", FAULTS), daemon, false);
     let (made, (daemon, struck)) = tokio::join!(join_all(calling), breaking);
@@ -290,7 +290,7 @@ async fn calls_of_the_client_for_rust_have_one_effect_though_they_are_sent_again
         while !storm.is_over.load(Ordering::Relaxed) {
             let id = format!("{caller}-{}", outcomes.len());
             outcomes.push((id.clone(), until_replied(&client, &id).await));
-            storm.answered.fetch_add(1, Ordering::Relaxed);
+            storm.replied.fetch_add(1, Ordering::Relaxed);
         }
         outcomes
     });

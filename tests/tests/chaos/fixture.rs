@@ -108,11 +108,11 @@ impl Fixture {
     async fn neighbour_replies(&self) -> Duration {
         let (began, mut times) = (Instant::now(), Vec::new());
         while times.len() < CALLS || began.elapsed() < SIEGE {
-            let asked = Instant::now();
+            let started = Instant::now();
             let call = self.client.request("neighbour", &json!({})).by("friend");
             let reply = self.client.exchange(&call).await;
             assert_eq!(reply.content(), "well", "{:?}", reply.body());
-            times.push(asked.elapsed());
+            times.push(started.elapsed());
         }
         times.sort();
         let p99 = times[times.len() * 99 / 100];
@@ -144,8 +144,8 @@ impl Fixture {
         eventually(&format!("{name} to be {phase}: {error}"), async || {
             let (_, status) = self.daemon.get("/status").await?;
             let server = status["mcp"].as_array()?.iter().find(|server| server["name"] == name)?.clone();
-            let said = server["lastError"].as_str().unwrap_or_default();
-            (server["phase"] == phase && said.contains(error)).then_some(())
+            let last_error = server["lastError"].as_str().unwrap_or_default();
+            (server["phase"] == phase && last_error.contains(error)).then_some(())
         })
         .await;
         self.shown(name).await
@@ -181,13 +181,13 @@ impl Fixture {
         let grown = self.daemon.peak().saturating_sub(self.resting);
         println!("memory: {} KiB more than {} KiB", grown, self.resting);
         assert!(grown < most, "{grown} KiB");
-        let asked = Instant::now();
+        let started = Instant::now();
         self.daemon.signal("TERM").await;
         let status = self.daemon.ended().await;
         assert_eq!(status.code(), Some(0));
         eventually("the end of all processes", async || self.processes().is_empty().then_some(())).await;
-        println!("end: after {} ms", asked.elapsed().as_millis());
-        assert!(asked.elapsed() < at_most(SHUTDOWN), "{:?}", asked.elapsed());
+        println!("end: after {} ms", started.elapsed().as_millis());
+        assert!(started.elapsed() < at_most(SHUTDOWN), "{:?}", started.elapsed());
     }
 }
 

@@ -78,11 +78,11 @@ struct Pair {
     what: &'static str,
     hidden: &'static str,
     unknown: &'static str,
-    ask: fn(&str) -> Sent,
+    make: fn(&str) -> Sent,
 }
 
-const fn pair(what: &'static str, hidden: &'static str, unknown: &'static str, ask: fn(&str) -> Sent) -> Pair {
-    Pair { what, hidden, unknown, ask }
+const fn pair(what: &'static str, hidden: &'static str, unknown: &'static str, make: fn(&str) -> Sent) -> Pair {
+    Pair { what, hidden, unknown, make }
 }
 
 /// Each pair is equally long, and equally far from every name that the caller may see.
@@ -151,11 +151,11 @@ fn shape(message: Message, name: &str) -> Message {
 
 impl Pair {
     async fn replies(&self, fixture: &Fixture) -> [Message; 2] {
-        let ask = async |name| {
-            let request = (self.ask)(name).request(&fixture.client, &fixture.site);
+        let make = async |name| {
+            let request = (self.make)(name).request(&fixture.client, &fixture.site);
             shape(fixture.client.exchange(&request).await, name)
         };
-        [ask(self.hidden).await, ask(self.unknown).await]
+        [make(self.hidden).await, make(self.unknown).await]
     }
 }
 
@@ -172,15 +172,15 @@ async fn fresh_second(fixture: &Fixture) {
 #[tokio::test]
 async fn a_call_of_a_hidden_tool_gets_the_reply_of_an_unknown_one() {
     let fixture = fixture().await;
-    let mut told = Vec::new();
+    let mut errors = Vec::new();
     for pair in &CALLS {
         fresh_second(&fixture).await;
         let [hidden, unknown] = pair.replies(&fixture).await;
         assert_eq!(hidden, unknown, "{}", pair.what);
         assert_eq!(hidden.kind(), "RockBot.Tools.ToolError", "{}", pair.what);
-        told.push(format!("{}: {} | {}", pair.what, hidden.code(), hidden.error()));
+        errors.push(format!("{}: {} | {}", pair.what, hidden.code(), hidden.error()));
     }
-    insta::assert_snapshot!(told.join("\n"), @"
+    insta::assert_snapshot!(errors.join("\n"), @"
     a tool: tool_not_found | Tool '[the name]' is not registered.
     a tool near a visible one: tool_not_found | Tool '[the name]' is not registered. Did you mean 'get_weather'?
     a tool in another case: tool_not_found | Tool '[the name]' is not registered.
@@ -244,7 +244,7 @@ async fn a_hidden_tool_takes_the_time_of_an_unknown_one() {
         let mut times = [Vec::new(), Vec::new()];
         for number in 0..2 * SAMPLES {
             let which = number % 2;
-            let sent = (pair.ask)([pair.hidden, pair.unknown][which]).reply_to(&replies);
+            let sent = (pair.make)([pair.hidden, pair.unknown][which]).reply_to(&replies);
             let (request, started) = (sent.request(&fixture.client, &fixture.site), Instant::now());
             fixture.client.send(&request).await;
             received.next().await.unwrap().unwrap();

@@ -111,8 +111,8 @@ async fn a_bad_schema_hides_its_tool_and_nothing_is_fetched() {
     let port = listener.local_addr().unwrap().port().to_string();
     let fixture = Fixture::besieged_with("schemas", &port, "").await;
     let shown = fixture.seen("ready", "").await;
-    let told = format!("{}\n\n{}", shown["tools"], hidden(&shown).join("\n")).replace(&port, "PORT");
-    insta::assert_snapshot!(told, @r#"
+    let text = format!("{}\n\n{}", shown["tools"], hidden(&shown).join("\n")).replace(&port, "PORT");
+    insta::assert_snapshot!(text, @r#"
     ["dialect","invalid","pattern","recursive"]
 
     (no name): its definition cannot be read: invalid type: integer `7`, expected struct Tool

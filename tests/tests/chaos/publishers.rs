@@ -225,11 +225,11 @@ async fn respond(site: &BrokerNamespace, queue: &str) {
     let consume = channel.basic_consume(queue.into(), "".into(), BasicConsumeOptions::default(), FieldTable::default());
     let mut deliveries = consume.await.unwrap();
     while let Some(Ok(delivery)) = deliveries.next().await {
-        tokio::spawn(answer(replies.clone(), delivery));
+        tokio::spawn(send_reply(replies.clone(), delivery));
     }
 }
 
-async fn answer(channel: Channel, delivery: Delivery) {
+async fn send_reply(channel: Channel, delivery: Delivery) {
     let address = delivery.properties.reply_to().clone().unwrap();
     let correlation = delivery.properties.correlation_id().clone().unwrap();
     let properties = BasicProperties::default().with_delivery_mode(2).with_correlation_id(correlation);

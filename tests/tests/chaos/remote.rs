@@ -42,7 +42,7 @@ impl Remote {
 
     /// The errors of these servers, which all have one, as `/status` tells them.
     async fn errors(&self, fixture: &Fixture, ways: &[&str]) -> String {
-        let mut told = Vec::new();
+        let mut lines = Vec::new();
         for way in ways {
             let error = eventually(&format!("an error of {way}"), async || {
                 let (_, status) = fixture.daemon.get("/status").await?;
@@ -52,12 +52,12 @@ impl Remote {
             })
             .await;
             let elsewhere = self.elsewhere.local_addr().unwrap().port().to_string();
-            told.push(format!("{way}: {}", error.replace(&self.port, "PORT").replace(&elsewhere, "ELSEWHERE")));
+            lines.push(format!("{way}: {}", error.replace(&self.port, "PORT").replace(&elsewhere, "ELSEWHERE")));
         }
-        told.join("\n")
+        lines.join("\n")
     }
 
-    fn led_nobody_elsewhere(&self) -> bool {
+    fn led_no_request_elsewhere(&self) -> bool {
         self.elsewhere.accept().is_err()
     }
 }
@@ -93,7 +93,7 @@ async fn servers_that_refuse_for_ever_are_tried_seldom_and_shown() {
     lying: `initialize` could not be sent: the MCP server at http://127.0.0.1:PORT named an unusable session
     ");
     fixture.seen_of("401", "auth-required", "").await;
-    assert!(remote.led_nobody_elsewhere());
+    assert!(remote.led_no_request_elsewhere());
     fixture.end().await;
 }
 
@@ -103,24 +103,24 @@ async fn a_call_is_not_led_elsewhere() {
     fixture.seen("ready", "").await;
     let reply = fixture.strike().await;
     insta::assert_snapshot!(format!("{}: {}", reply.code(), reply.error()), @"execution_failed: The MCP server of tool 'strike' refused the request. Only an operator can mend this. Whether it had its effect is not known: find out before calling again.");
-    assert!(remote.led_nobody_elsewhere());
+    assert!(remote.led_no_request_elsewhere());
     fixture.end().await;
 }
 
 #[tokio::test]
 async fn responses_that_are_huge_or_cut_are_refused_at_once() {
-    let mut told = Vec::new();
+    let mut results = Vec::new();
     for way in ["huge", "cut"] {
         let (_remote, fixture) = besieged(way, "").await;
         fixture.seen("ready", "").await;
-        let asked = Instant::now();
+        let started = Instant::now();
         let reply = fixture.strike().await;
-        assert!(asked.elapsed() < at_most(Duration::from_secs(20)), "{:?}", asked.elapsed());
-        told.push(format!("{way}: {}: {}", reply.code(), reply.error()));
+        assert!(started.elapsed() < at_most(Duration::from_secs(20)), "{:?}", started.elapsed());
+        results.push(format!("{way}: {}: {}", reply.code(), reply.error()));
         fixture.neighbour_serves().await;
         fixture.end().await;
     }
-    insta::assert_snapshot!(told.join("\n"), @r"
+    insta::assert_snapshot!(results.join("\n"), @r"
     huge: execution_failed: Tool 'strike' failed: its server sent an event of more than 16777216 bytes. Ask for less. Whether it had its effect is not known: find out before calling again.
     cut: execution_failed: The MCP server of tool 'strike' went away before it answered. It may have had its effect: calling again may repeat that.
     ");

@@ -4,9 +4,9 @@ use crate::fixture::Fixture;
 
 #[tokio::test]
 async fn a_server_that_writes_garbage_or_a_line_without_an_end_is_given_up() {
-    for (siege, told) in [("garbage", "no MCP messages"), ("line", "a line over 16 MiB")] {
+    for (siege, error) in [("garbage", "no MCP messages"), ("line", "a line over 16 MiB")] {
         let fixture = Fixture::besieged(siege).await;
-        fixture.seen("waiting", told).await;
+        fixture.seen("waiting", error).await;
         fixture.end().await;
     }
 }

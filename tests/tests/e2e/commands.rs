@@ -62,10 +62,10 @@ async fn the_exit_code_of_call_shows_the_outcome() {
         (4, &["unavailable"], "execution_failed: "),
         (5, &["hold", "id=held", "--timeout", "300ms"], "timeout: "),
     ];
-    for (code, arguments, told) in table {
+    for (code, arguments, message) in table {
         let run = toolbus_at(&site, &[&["call"], arguments].concat()).await;
         assert_eq!(run.code, code, "{arguments:?}: {run:?}");
-        assert!(run.err.contains(told), "{arguments:?}: {run:?}");
+        assert!(run.err.contains(message), "{arguments:?}: {run:?}");
     }
     backend.open();
     daemon.stop(&site).await;
@@ -126,10 +126,10 @@ async fn a_refusal_of_the_broker_is_reported_at_once_and_not_as_unreachable() {
         (right, "give this user the right to configure"),
         (exchange, "exists with"),
     ];
-    for (site, told) in wrong {
+    for (site, message) in wrong {
         let run = toolbus_at(&site, &["call", "echo", "text=x"]).await;
         assert_eq!(run.code, 7, "{run:?}");
-        assert!(run.err.contains(told) && !run.err.contains("could not be reached"), "{told}: {run:?}");
+        assert!(run.err.contains(message) && !run.err.contains("could not be reached"), "{message}: {run:?}");
         assert!(!run.err.contains("hunter2"), "{run:?}");
     }
 }

@@ -35,9 +35,9 @@ async fn call_reaches_the_tool_of_the_server_that_it_names_and_no_other() {
     let (site, work) = (BrokerNamespace::shared().await, Workplace::new().await);
     let servers = json!({"first": knowing(&work, "the first"), "second": knowing(&work, "the second")});
     let daemon = work.daemon(&site, &servers, "").await;
-    for (server, told) in [("first", "the first"), ("second", "the second")] {
+    for (server, value) in [("first", "the first"), ("second", "the second")] {
         ready(&daemon, server).await;
-        assert_eq!(which(&call(&site, &["get-env", "--server", server]).await), told);
+        assert_eq!(which(&call(&site, &["get-env", "--server", server]).await), value);
     }
     let unknown = call(&site, &["get-env", "--server", "third"]).await;
     assert_eq!((unknown.code, unknown.out.as_str()), (3, ""), "{unknown:?}");

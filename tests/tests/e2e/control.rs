@@ -52,15 +52,15 @@ async fn a_ping_returns_the_daemons_identity() {
 async fn unusable_messages_on_the_control_queue_get_an_error_or_are_dead_lettered() {
     let (site, daemon, client) = Daemon::with_client(ECHO).await;
     let broken = |body: &str| client.raw(body).on("tool.list");
-    let mut told = Vec::new();
+    let mut errors = Vec::new();
     let long = format!("{{\"sessionId\":\"{}\"}}", "x".repeat(70_000));
     let many = json!({"names": vec!["x"; 1001]}).to_string();
     for body in ["", "[1]", "{\"names\":", "{\"format\":\"yaml\"}", "{\"names\":\"echo\"}", &long, &many] {
         let reply = client.exchange(&broken(body)).await;
         assert_eq!(reply.kind(), "RockBot.Tools.ToolError");
-        told.push(format!("{}: {}", reply.code(), reply.error()));
+        errors.push(format!("{}: {}", reply.code(), reply.error()));
     }
-    insta::assert_snapshot!(told.join("\n"), @"
+    insta::assert_snapshot!(errors.join("\n"), @"
     invalid_arguments: The request is not usable: it cannot be read: EOF while parsing a value at line 1 column 0.
     invalid_arguments: The request is not usable: it cannot be read: expected a JSON object, found an array.
     invalid_arguments: The request is not usable: it cannot be read: EOF while parsing a value at line 1 column 9.

@@ -57,7 +57,7 @@ async fn a_working_installation_has_no_problem_and_every_part_is_reported() {
     let daemon = Daemon::start(&site, "[store]\nurl = \"sqlite:toolbus.db\"\n").await;
     let run = daemon.operate(&DOCTOR).await;
     assert_eq!((run.code, run.err.as_str()), (0, ""), "{run:?}");
-    for told in [
+    for line in [
         "ok       configuration  valid: `site.toml`, `more.toml`\n",
         "RabbitMQ ",
         " takes the login\n",
@@ -67,7 +67,7 @@ async fn a_working_installation_has_no_problem_and_every_part_is_reported() {
         "ok       daemon         runs, version ",
         "\nno problems, ",
     ] {
-        assert!(run.out.contains(told), "{told} is missing in {}", run.out);
+        assert!(run.out.contains(line), "{line} is missing in {}", run.out);
     }
     assert!(!run.out.contains("problem  ") && !run.out.contains("guest:guest"), "{}", run.out);
     daemon.stop(&site).await;
@@ -79,8 +79,8 @@ async fn nothing_is_left_at_the_broker_where_no_daemon_has_run() {
     let folder = folder(&site, "");
     let (run, findings) = examine(folder.path()).await;
     assert_eq!(run.code, 0, "{run:?}");
-    let says = |words: &str| findings.iter().any(|finding| finding["text"].as_str().unwrap().contains(words));
-    assert!(says("the daemon declares it") && says("none runs"), "{findings:#?}");
+    let has_finding = |words: &str| findings.iter().any(|finding| finding["text"].as_str().unwrap().contains(words));
+    assert!(has_finding("the daemon declares it") && has_finding("none runs"), "{findings:#?}");
     assert_eq!(site.consumers(&site.queue()).await, None);
     let exchanges = RabbitNode::shared().await.ctl(&["list_exchanges", "name"]).await;
     assert!(!exchanges.contains(&site.exchange), "{exchanges}");

@@ -207,7 +207,7 @@ async fn a_running_call_receives_the_reply_of_another_daemon_or_agent_that_it_wa
     let result = json!({"taskId": given.body()["taskId"], "state": 3, "message": {"role": "agent", "parts": parts}});
     other.send(&reply(&given, "RockBot.A2A.AgentTaskResult", &result)).await;
     assert_eq!(client.reply(&remote).await.content(), "hi");
-    let told = client.reply(&task).await.content();
-    assert!(told.contains('3'), "{told}");
+    let counted = client.reply(&task).await.content();
+    assert!(counted.contains('3'), "{counted}");
     assert_eq!(front.ended().await.code(), Some(0), "{}", front.text());
 }

@@ -134,7 +134,7 @@ async fn the_login_decides_which_tools_there_are_and_not_the_agent_named_in_the_
     .into_iter()
     .enumerate()
     {
-        let who = format!("{user}, signed: {is_signed}, as {source:?}");
+        let caller = format!("{user}, signed: {is_signed}, as {source:?}");
         let login = fixture.login(user).await;
         let request = |request: Request| {
             let request = if is_signed { login.signed(request) } else { request };
@@ -144,11 +144,11 @@ async fn the_login_decides_which_tools_there_are_and_not_the_agent_named_in_the_
             let id = format!("{tool}-{case}");
             let reply = login.client.exchange(&request(login.client.request(tool, &json!({"id": id})))).await;
             let is_there = tools.contains(&tool);
-            assert_eq!(reply.code(), if is_there { "" } else { "tool_not_found" }, "{tool} for {who}");
-            assert_eq!(fixture.backend.count(&id), usize::from(is_there), "{tool} for {who}");
+            assert_eq!(reply.code(), if is_there { "" } else { "tool_not_found" }, "{tool} for {caller}");
+            assert_eq!(fixture.backend.count(&id), usize::from(is_there), "{tool} for {caller}");
         }
         let list = login.client.exchange(&request(login.message("tool.list", &json!({})))).await;
-        assert_eq!(listed(&list), *tools, "for {who}");
+        assert_eq!(listed(&list), *tools, "for {caller}");
     }
     fixture.daemon.stop(&fixture.site).await;
 }
@@ -321,12 +321,12 @@ async fn a_warning_is_logged_when_callers_without_a_login_are_refused() {
         ("[identity]\nsource = \"broker\"\n".to_owned(), false),
         ("[identity]\nsource = \"broker\"\nunknown = \"deny\"\n".to_owned(), true),
     ];
-    for (rules, is_told) in configurations {
+    for (rules, is_logged) in configurations {
         let daemon = Daemon::start(&site, &format!("{rules}{}", tools(&backend))).await;
-        daemon.logged_times(REFUSED, usize::from(is_told)).await;
+        daemon.logged_times(REFUSED, usize::from(is_logged)).await;
         if rules.contains("broker") {
             let code = client.call("for_ana", &json!({"id": "any"})).await.code();
-            assert_eq!(code, if is_told { "tool_not_found" } else { "" }, "{rules}");
+            assert_eq!(code, if is_logged { "tool_not_found" } else { "" }, "{rules}");
         }
         daemon.stop(&site).await;
     }
@@ -370,8 +370,8 @@ async fn the_first_configuration_with_a_broker_lets_its_next_command_work() {
     let refused = call(&["--as", "bruno"]).await;
     assert!(refused.code == 2 && refused.err.contains("the login `carla` is the agent `ana`"), "{refused:?}");
     let stranger = url_of("bruno").await;
-    let told = call(&["--set", &format!("bus.url={stranger}")]).await;
-    assert!(told.code == 3 && told.err.contains("the login `bruno` is the agent `bruno`"), "{told:?}");
+    let unlisted = call(&["--set", &format!("bus.url={stranger}")]).await;
+    assert!(unlisted.code == 3 && unlisted.err.contains("the login `bruno` is the agent `bruno`"), "{unlisted:?}");
     daemon.stop(&site).await;
 }
 

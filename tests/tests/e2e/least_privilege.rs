@@ -310,9 +310,9 @@ async fn an_agent_needs_no_more_than_the_recipe_gives_it_for_mcp_servers() {
     let as_ana = |request: Request| request.with(|properties| properties.with_user_id("svc-ana".into()));
     let indexed = async |name: &str| {
         let all = ana.received().into_iter();
-        let told = all.filter(|message| message.kind() == "RockBot.Tools.Mcp.McpServersIndexed");
+        let indexes = all.filter(|message| message.kind() == "RockBot.Tools.Mcp.McpServersIndexed");
         let servers: Vec<Value> =
-            told.flat_map(|message| message.body()["servers"].as_array().cloned().unwrap()).collect();
+            indexes.flat_map(|message| message.body()["servers"].as_array().cloned().unwrap()).collect();
         let known = servers.iter().filter(|server| server["serverName"] == name).count();
         (known > 0).then_some(known)
     };
@@ -452,14 +452,14 @@ async fn an_mcp_client_on_standard_input_and_output_needs_no_more_than_an_agent(
     let mut client = Stdio::start(&site, "ana");
     client.begin().await;
     // On a busy machine the broker's refusal may come after the first request was given up.
-    let mut told = Value::Null;
+    let mut listed = Value::Null;
     for _ in 0..TRIES {
-        told = client.names().await;
-        if told.as_str().is_some_and(|told| told.contains("reply.")) {
+        listed = client.names().await;
+        if listed.as_str().is_some_and(|listed| listed.contains("reply.")) {
             break;
         }
     }
-    assert!(told.as_str().unwrap().contains("reply."), "{told}");
+    assert!(listed.as_str().unwrap().contains("reply."), "{listed}");
     daemon.stop(&fixture.site).await;
 }
 
@@ -487,13 +487,13 @@ async fn a_worker_needs_no_more_than_the_recipe_gives_it_for_tasks_of_its_pool()
     worker.send(&report("RockBot.Host.SubagentProgressMessage", json!({"taskId": id, "message": "counting"}))).await;
     let is = |kind: &'static str| move |message: &Message| message.kind() == kind;
     let progress = is("RockBot.Host.SubagentProgressMessage");
-    let told = eventually("its progress", async || ana.received().into_iter().find(&progress)).await;
-    assert_eq!(told.body()["message"], "counting");
+    let update = eventually("its progress", async || ana.received().into_iter().find(&progress)).await;
+    assert_eq!(update.body()["message"], "counting");
     let result = json!({"taskId": id, "output": "42", "isSuccess": true});
     worker.send(&report("RockBot.Host.SubagentResultMessage", result)).await;
     let result = is("RockBot.Host.SubagentResultMessage");
-    let told = eventually("its result", async || tasks.received().into_iter().find(&result)).await;
-    assert_eq!((&told.body()["output"], &told.body()["taskId"]), (&json!("42"), &json!(id)));
+    let finished = eventually("its result", async || tasks.received().into_iter().find(&result)).await;
+    assert_eq!((&finished.body()["output"], &finished.body()["taskId"]), (&json!("42"), &json!(id)));
     daemon.stop(&fixture.site).await;
 }
 

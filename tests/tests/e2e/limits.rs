@@ -67,7 +67,7 @@ async fn a_burst_passes_and_the_next_call_gets_the_exact_time_to_retry() {
         assert!(!limited(&client, by(&client, "ana", "work")).await);
     }
     let reply = client.exchange(&by(&client, "ana", "work")).await;
-    let answered = Instant::now();
+    let replied = Instant::now();
     let mut body = reply.body();
     let wait = Duration::from_millis(body["retryAfterMs"].as_u64().unwrap());
     assert!(wait > Duration::ZERO && wait <= Duration::from_secs(4), "{wait:?}");
@@ -86,10 +86,10 @@ async fn a_burst_passes_and_the_next_call_gets_the_exact_time_to_retry() {
     "#);
 
     // Whoever comes earlier is told so, and what is left of the time. A call of a busy machine may arrive late.
-    let mut ends = vec![answered + wait];
-    while answered.elapsed() < wait / 2 {
+    let mut ends = vec![replied + wait];
+    while replied.elapsed() < wait / 2 {
         let early = client.exchange(&by(&client, "ana", "work")).await;
-        assert!(is_limited(&early), "{:?} of {wait:?}", answered.elapsed());
+        assert!(is_limited(&early), "{:?} of {wait:?}", replied.elapsed());
         ends.push(Instant::now() + Duration::from_millis(early.body()["retryAfterMs"].as_u64().unwrap()));
     }
     assert!(ends.len() > 1, "{wait:?}");

@@ -230,8 +230,8 @@ async fn a_ledger_that_takes_no_call_takes_readiness_away_and_gives_it_back_with
     let client = Client::connect(&site).await;
     limit_files(&daemon, "0").await;
     let refused = client.call("pay", &json!({"id": "refused"})).await;
-    let told = (refused.code(), refused.body()["outcome"].clone(), refused.body()["isRetryable"].clone());
-    assert_eq!(told, ("execution_failed".to_owned(), json!("not_started"), json!(true)));
+    let failure = (refused.code(), refused.body()["outcome"].clone(), refused.body()["isRetryable"].clone());
+    assert_eq!(failure, ("execution_failed".to_owned(), json!("not_started"), json!(true)));
     let blocker = daemon.blocked_by("store_away").await;
     assert!(blocker["detail"].as_str().unwrap().starts_with("ledger: "), "{blocker}");
     limit_files(&daemon, "unlimited").await;

@@ -43,8 +43,8 @@ async fn only_the_called_daemon_replies_to_control_requests() {
     for round in 0..5 {
         let [list, hints, ping] = [("tool.list", "{}"), ("tool.hints", r#"{"text":"echo"}"#), ("tool.ping", "")]
             .map(|(topic, body)| client.raw(body).on(topic).by("ana"));
-        for asked in [&list, &hints, &ping] {
-            client.send(asked).await;
+        for sent in [&list, &hints, &ping] {
+            client.send(sent).await;
         }
         assert!(listed(&client.reply(&list).await.body()).contains(&"lab.echo".to_owned()), "{round}");
         assert_eq!(client.reply(&ping).await.body()["name"], "front");

@@ -76,9 +76,9 @@ async fn the_shipped_example_calls_a_tool_as_the_readme_describes() {
     assert_eq!(run.code, 1);
     insta::assert_snapshot!(run.err.trim(), @"tool_not_found: Tool 'get_wether' is not registered. Did you mean 'get_weather'? (retryable: False)");
     let mistakes = [(&["get_weather", "{city"][..], "the arguments are not JSON: "), (&[], "Calls a tool with")];
-    for (arguments, told) in mistakes {
+    for (arguments, message) in mistakes {
         let run = python(&example, arguments, &environment).await;
-        assert!(run.code == 1 && run.err.starts_with(told), "{run:?}");
+        assert!(run.code == 1 && run.err.starts_with(message), "{run:?}");
     }
     daemon.stop(&site).await;
 }

@@ -71,9 +71,9 @@ async fn a_wrong_file_changes_nothing_and_every_mistake_is_reported_once() {
     let wrong = rules(mistakes, &backend.tool("work", "/work?id={id}", "timeout = \"never\""));
     let line = daemon.reload(&wrong).await;
     assert_eq!((line["message"].as_str(), line["level"].as_str()), (Some(REFUSED), Some("ERROR")));
-    let told = line["error"].as_str().unwrap();
+    let error = line["error"].as_str().unwrap();
     for mistake in ["nowhere", "allowed_tols", "agents.ana.max_in_flight", "rest.endpoints[0].timeout"] {
-        assert_eq!(told.matches(mistake).count(), 1, "{mistake} in {told}");
+        assert_eq!(error.matches(mistake).count(), 1, "{mistake} in {error}");
         assert_eq!(daemon.text().matches(mistake).count(), 1, "{mistake} in {}", daemon.text());
     }
     for broken in ["[agents", "[profiles.main]\nallowed_sources = [\"*\"]\n"] {
@@ -157,8 +157,8 @@ async fn a_layer_that_loses_the_agents_opens_nothing_until_that_is_written() {
         assert_eq!(by_stranger().await, "tool_not_found", "{lost:?}");
         let check = daemon.operate(&["check", "--config", "site.toml", "--config", "more.toml"]).await;
         assert_eq!(check.code, 0, "by itself it is in order: {check:?}");
-        let asking = ["check", "--config", "site.toml", "--config", "more.toml", "--socket", "toolbus.sock"];
-        let check = daemon.operate(&asking).await;
+        let arguments = ["check", "--config", "site.toml", "--config", "more.toml", "--socket", "toolbus.sock"];
+        let check = daemon.operate(&arguments).await;
         assert_eq!(check.code, 2, "{check:?}");
         assert!(check.err.contains(error), "{check:?}");
     }

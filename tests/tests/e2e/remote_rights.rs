@@ -145,20 +145,20 @@ async fn with_the_shipped_permissions_no_other_login_can_list_the_tools_of_a_pro
         eventually(topic, async || all().nth(earlier)).await
     };
     let front = Daemon::start(&fixture.site, &FRONT.replace("tool.invoke.lab", calls)).await;
-    let asked = came(&thief, lists, 0).await;
-    thief.publish("", &list(&asked, &thief, "thief", "steal")).await;
+    let incoming = came(&thief, lists, 0).await;
+    thief.publish("", &list(&incoming, &thief, "thief", "steal")).await;
     front.remote_set("the list of any login on the topic", |set| set["phase"] == "ready").await;
 
     front.reload(&FRONT.replace("topic = \"tool.invoke.lab\"\n", "provider = \"billing\"\n")).await;
     front.remote_set("no list of another login", |set| set["phase"] == "waiting").await;
-    let asked = came(&thief, lists, 1).await;
-    thief.publish("", &list(&asked, &thief, "thief", "steal")).await;
+    let incoming = came(&thief, lists, 1).await;
+    thief.publish("", &list(&incoming, &thief, "thief", "steal")).await;
     complains(&front, "a reply came from the login `thief`, which is not the agent `billing`").await;
     let program = fixture.provider("billing").await;
     let announcement = program.raw("{}").on("tool.announce").of_type("Toolbus.ToolAnnouncement");
     program.send(&announcement).await;
-    let asked = came(&program, lists, 0).await;
-    program.publish("", &list(&asked, &program, "billing", "find_invoice")).await;
+    let incoming = came(&program, lists, 0).await;
+    program.publish("", &list(&incoming, &program, "billing", "find_invoice")).await;
     let set = front.remote_set("the tools of the program", |set| set["phase"] == "ready").await;
     assert_eq!((&set["tools"], &set["lastError"]), (&json!(1), &Value::Null));
 
@@ -166,16 +166,16 @@ async fn with_the_shipped_permissions_no_other_login_can_list_the_tools_of_a_pro
     let request = ana.request("lab.find_invoice", &json!({}));
     let request = request.with(|properties| properties.with_user_id("svc-ana".into()));
     ana.send(&request).await;
-    let asked = came(&program, calls, 0).await;
-    let caller = (asked.header("rb-source"), asked.properties.user_id().as_ref().map(|user| user.as_str()));
+    let incoming = came(&program, calls, 0).await;
+    let caller = (incoming.header("rb-source"), incoming.properties.user_id().as_ref().map(|user| user.as_str()));
     assert_eq!(caller, ("ana", Some("toolbus")));
     let result = |content: &str| {
-        let id = &asked.body()["toolCallId"];
+        let id = &incoming.body()["toolCallId"];
         json!({"toolCallId": id, "toolName": "find_invoice", "content": content, "isError": false})
     };
     let kind = "RockBot.Tools.ToolInvokeResponse";
-    thief.publish("", &signed(&asked, &thief, "thief", kind, &result("forged"))).await;
-    program.publish("", &signed(&asked, &program, "billing", kind, &result("paid"))).await;
+    thief.publish("", &signed(&incoming, &thief, "thief", kind, &result("forged"))).await;
+    program.publish("", &signed(&incoming, &program, "billing", kind, &result("paid"))).await;
     assert_eq!(ana.reply(&request).await.content(), "paid");
     front.stop(&fixture.site).await;
 }

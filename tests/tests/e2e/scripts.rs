@@ -48,7 +48,7 @@ fn request(client: &Client, name: &str, script: Option<&str>) -> Request {
 }
 
 /// The body of a reply, which is of the one type that agents read.
-fn told(reply: &Message) -> Value {
+fn reply_body(reply: &Message) -> Value {
     assert_eq!((reply.kind(), &*reply.exchange), ("RockBot.Scripts.ScriptInvokeResponse", "rockbot"));
     reply.body()
 }
@@ -58,22 +58,22 @@ async fn a_request_for_a_script_gets_its_reply_on_the_agents_topic_in_the_form_t
     let fixture = Fixture::new().await;
     let daemon = daemon(&fixture).await;
     let (ana, bruno) = (fixture.agent("svc-ana").await, fixture.agent("svc-bruno").await);
-    let refused = |asked: &Request, text: &str| {
+    let refused = |sent: &Request, text: &str| {
         json!({
-            "toolCallId": asked.correlation, "output": null, "stderr": text,
+            "toolCallId": sent.correlation, "output": null, "stderr": text,
             "exitCode": -1, "isSuccess": false, "elapsedMs": 0
         })
     };
 
-    let asked = request(&ana, "ana", None);
-    let reply = ana.exchange(&asked).await;
+    let sent = request(&ana, "ana", None);
+    let reply = ana.exchange(&sent).await;
     assert_eq!(reply.routing_key, "script.result.ana");
-    assert_eq!(told(&reply), refused(&asked, "The request is not usable: missing member `script`."));
+    assert_eq!(reply_body(&reply), refused(&sent, "The request is not usable: missing member `script`."));
 
-    let asked = request(&bruno, "bruno", Some("print('hi')"));
-    let reply = bruno.exchange(&asked).await;
+    let sent = request(&bruno, "bruno", Some("print('hi')"));
+    let reply = bruno.exchange(&sent).await;
     assert_eq!(reply.routing_key, "script.result.bruno");
-    assert_eq!(told(&reply), refused(&asked, "Tool 'execute_python_script' is not registered."));
+    assert_eq!(reply_body(&reply), refused(&sent, "Tool 'execute_python_script' is not registered."));
     daemon.stop(&fixture.site).await;
 }
 

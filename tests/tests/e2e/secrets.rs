@@ -43,7 +43,7 @@ impl Parrot {
                     (StatusCode::FOUND, [(header::LOCATION, location)]).into_response()
                 }),
             )
-            .route("/say", get(async |Query(said): Query<Vec<(String, String)>>| said[0].1.clone()));
+            .route("/say", get(async |Query(query): Query<Vec<(String, String)>>| query[0].1.clone()));
         let mut server = JoinSet::new();
         server.spawn(async move { drop(axum::serve(listener, routes).await) });
         Self { base, _server: server }
@@ -100,15 +100,15 @@ fn assert_no_secret(what: &str, text: &str) {
 async fn no_endpoint_and_no_caller_brings_a_secret_into_a_reply() {
     let (site, _parrot, daemon, client) = started("").await;
     for (tool, expected) in [("headers", "[redacted]"), ("refused", "[redacted]"), ("elsewhere", "HTTP 302 Found")] {
-        let told = client.call(tool, &json!({})).await.body().to_string();
-        assert!(told.contains(expected), "{tool}: {told}");
-        assert_no_secret(tool, &told);
-        assert!(!told.contains("YjRzaWMtcCVzcy93b3Jk"), "{tool}: {told}");
+        let reply = client.call(tool, &json!({})).await.body().to_string();
+        assert!(reply.contains(expected), "{tool}: {reply}");
+        assert_no_secret(tool, &reply);
+        assert!(!reply.contains("YjRzaWMtcCVzcy93b3Jk"), "{tool}: {reply}");
     }
     // An endpoint that has none of them.
-    for said in [BEARER, "b4sic-p%25ss%2Fword", LEAK, ADMIN, "bDNhay10MGtlbi1vZi10aGUtc2VydmVy"] {
-        let reply = client.call("say", &json!({"text": format!("<{said}>")})).await;
-        assert_eq!(reply.content(), "<[redacted]>", "{said}");
+    for secret in [BEARER, "b4sic-p%25ss%2Fword", LEAK, ADMIN, "bDNhay10MGtlbi1vZi10aGUtc2VydmVy"] {
+        let reply = client.call("say", &json!({"text": format!("<{secret}>")})).await;
+        assert_eq!(reply.content(), "<[redacted]>", "{secret}");
     }
     let ordinary = "an-ordinary-word, 12345678901 \"quoted\" \\ ünï [redacted] l3ak-t0ken";
     assert_eq!(client.call("say", &json!({"text": ordinary})).await.content(), ordinary);
@@ -138,12 +138,12 @@ async fn a_server_that_repeats_its_token_everywhere_hands_nothing_over() {
     assert!(listed.contains("Works with [redacted]."), "{listed}");
     assert_no_secret("the list of tools", &listed);
     let http = reqwest::Client::builder().no_proxy().build().unwrap();
-    let told = http.get(format!("http://{}/v1/mcp/leaking", daemon.listen())).bearer_auth(ADMIN).send().await.unwrap();
-    let told = told.text().await.unwrap();
-    let status: Value = serde_json::from_str(&told).unwrap();
+    let shown = http.get(format!("http://{}/v1/mcp/leaking", daemon.listen())).bearer_auth(ADMIN).send().await.unwrap();
+    let shown = shown.text().await.unwrap();
+    let status: Value = serde_json::from_str(&shown).unwrap();
     assert_eq!(status["stderr"][0], "started with [redacted]");
     assert_eq!(status["hidden"][0]["name"], "leak_[redacted]");
-    assert_no_secret("the server's status", &told);
+    assert_no_secret("the server's status", &shown);
     assert_no_secret("/status", &daemon.get("/status").await.unwrap().1.to_string());
     assert_no_secret("the log", &daemon.text());
     daemon.stop(&site).await;
@@ -180,10 +180,10 @@ async fn a_broker_that_cannot_be_reached_is_logged_without_its_password_at_every
     );
     let daemon = Daemon::launch(&site, &more, &[]).await;
     daemon.blocked_by("disconnected").await;
-    let said =
+    let log =
         eventually("a line about the broker", async || Some(daemon.text()).filter(|text| text.contains("127.0.0.1:1")))
             .await;
-    assert_no_secret("the log", &said);
+    assert_no_secret("the log", &log);
     assert_no_secret("/readyz", &daemon.get("/readyz").await.unwrap().1.to_string());
     assert_no_secret("/status", &daemon.get("/status").await.unwrap().1.to_string());
     daemon.end().await;

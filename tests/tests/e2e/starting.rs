@@ -39,17 +39,17 @@ async fn a_refused_login_is_reported_without_the_password() {
     let mut site = BrokerNamespace::shared().await;
     site.url = site.url.replace("guest:guest", "guest:hunter2");
     let mut daemon = Daemon::launch(&site, ECHO, &[]).await;
-    let told = eventually("the reason", async || {
+    let error = eventually("the reason", async || {
         let (_, status) = daemon.get("/status").await?;
         Some(status["broker"]["lastError"].as_str()?.to_owned())
     })
     .await;
-    assert!(told.contains("refused the login: check user and password in bus.url"), "{told}");
+    assert!(error.contains("refused the login: check user and password in bus.url"), "{error}");
     let (code, ready) = daemon.get("/readyz").await.unwrap();
     assert_eq!(code, 503);
     daemon.signal("TERM").await;
     assert_eq!(daemon.ended().await.code(), Some(0));
-    for shown in [told, ready.to_string(), daemon.text()] {
+    for shown in [error, ready.to_string(), daemon.text()] {
         assert!(!shown.contains("hunter2"), "{shown}");
     }
 }
@@ -60,8 +60,8 @@ async fn a_queue_with_other_arguments_stops_the_daemon_with_what_to_do() {
     site.declare(&site.queue(), BTreeMap::from([("x-max-length", AMQPValue::LongInt(7))])).await;
     let mut daemon = Daemon::spawn(&site, ECHO, &[]);
     assert_eq!(daemon.ended().await.code(), Some(1));
-    let told = daemon.text();
-    let last: serde_json::Value = serde_json::from_str(told.lines().last().unwrap()).unwrap();
+    let log = daemon.text();
+    let last: serde_json::Value = serde_json::from_str(log.lines().last().unwrap()).unwrap();
     assert_eq!(last["message"], "stopped by an error");
     let error = last["error"].as_str().unwrap().replace(&site.prefix, "PREFIX").replace(&site.exchange, "EXCHANGE");
     insta::assert_snapshot!(error, @"queue 'PREFIX.invoke' exists with another 'x-dead-letter-exchange' (received the value 'EXCHANGE.dlx' of type 'longstr' but current is none); delete the queue, or set bus.queue_prefix so that another one is used, or set bus.dead_letter_exchange to what it has");

@@ -30,15 +30,15 @@ async fn whether_a_timeout_may_be_retried_follows_from_the_method_and_its_text_h
     for request in &requests {
         client.send(request).await;
     }
-    let mut told = String::new();
+    let mut results = String::new();
     for ((tool, limit), request) in calls.iter().zip(&requests) {
         let body = client.reply(request).await.body();
         let text = |name: &str| body.get(name).and_then(serde_json::Value::as_str).unwrap_or("-").to_owned();
         let [code, outcome, message] = ["code", "outcome", "message"].map(text);
-        writeln!(told, "{tool} in {limit} ms: {code} | {outcome} | retryable {} | {message}", body["isRetryable"])
+        writeln!(results, "{tool} in {limit} ms: {code} | {outcome} | retryable {} | {message}", body["isRetryable"])
             .unwrap();
     }
-    insta::assert_snapshot!(told, @"
+    insta::assert_snapshot!(results, @"
     look in 1000 ms: timeout | - | retryable true | Tool 'look' did not answer within 1 s.
     put in 1000 ms: timeout | unknown | retryable true | Tool 'put' did not answer within 1 s. It may have had its effect: calling again may repeat that.
     post in 1000 ms: timeout | unknown | retryable true | Tool 'post' did not answer within 1 s. It may have had its effect: calling again may repeat that.
@@ -65,14 +65,14 @@ async fn results_that_are_too_large_or_no_text_are_failures_with_one_reply_each(
     ];
     let (site, daemon, client) = Daemon::with_client(&tools.concat()).await;
     assert_eq!(client.call("fits", &json!({})).await.content().len(), 1024);
-    let mut told = Vec::new();
+    let mut errors = Vec::new();
     for tool in ["over", "huge", "over_the_bus", "garbage", "unavailable", "teapot", "nobody"] {
         let body = client.call(tool, &json!({})).await.body();
         let text = |name: &str| body.get(name).and_then(serde_json::Value::as_str).unwrap_or("-").to_owned();
         let line = [text("code"), text("outcome"), text("message"), text("content")].join(" | ");
-        told.push(format!("{tool}: {line} | retryable {}", body["isRetryable"]));
+        errors.push(format!("{tool}: {line} | retryable {}", body["isRetryable"]));
     }
-    insta::assert_snapshot!(told.join("\n"), @"
+    insta::assert_snapshot!(errors.join("\n"), @"
     over: execution_failed | unknown | Tool 'over' answered with more than the 1024 bytes that are allowed. Ask for less. Whether it had its effect is not known: find out before calling again. | - | retryable false
     huge: execution_failed | unknown | Tool 'huge' answered with more than the 1048576 bytes that are allowed. Ask for less. Whether it had its effect is not known: find out before calling again. | - | retryable false
     over_the_bus: execution_failed | unknown | The result is too large to be sent: 20000000 bytes, and the limit is 16711680. Ask the tool for less at a time. Whether it had its effect is not known: find out before calling again. | - | retryable false

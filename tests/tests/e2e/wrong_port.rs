@@ -27,8 +27,8 @@ async fn a_client_that_speaks_tls_to_the_http_port_is_named_at_once() {
     let daemon = Daemon::alone("").await;
     let client = reqwest::Client::builder().no_proxy().build().unwrap();
     let began = Instant::now();
-    let asked = client.get(format!("https://{}/livez", daemon.listen())).send().await;
-    assert!(asked.is_err());
+    let response = client.get(format!("https://{}/livez", daemon.listen())).send().await;
+    assert!(response.is_err());
     is_named(&daemon, "TLS", began).await;
     daemon.end().await;
 }

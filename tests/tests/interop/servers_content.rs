@@ -177,8 +177,8 @@ async fn structured_content_is_kept_and_not_repeated() {
     }
     "#);
     let time = client.call("get_current_time", &json!({"timezone": "UTC"})).await;
-    let told: Value = serde_json::from_str(&time.content()).unwrap();
-    assert_eq!((&told["timezone"], &told["is_dst"]), (&json!("UTC"), &json!(false)));
+    let result: Value = serde_json::from_str(&time.content()).unwrap();
+    assert_eq!((&result["timezone"], &result["is_dst"]), (&json!("UTC"), &json!(false)));
     assert_eq!(time.body()["contentBlocks"], Value::Null);
     daemon.stop(&site).await;
 }

@@ -93,13 +93,13 @@ async fn annotations_become_effects() {
     let (site, _work, daemon, client) = Workplace::serving(&["filesystem", "sqlite", "time"], "").await;
     let names = ["read_text_file", "write_file", "move_file", "create_directory", "write_query", "get_current_time"];
     let listed = client.exchange(&client.raw(json!({"names": names}).to_string()).on("tool.list")).await.body();
-    let told = listed["tools"].as_array().unwrap().iter().map(|tool| {
+    let shown = listed["tools"].as_array().unwrap().iter().map(|tool| {
         let hints: Vec<&str> =
             ["readOnly", "idempotent", "destructive"].into_iter().filter(|hint| tool[*hint] == true).collect();
         let text = |field: &str| tool.get(field).and_then(Value::as_str).unwrap_or("-").to_owned();
         format!("{} of {}: {}", text("name"), text("source"), hints.join(" "))
     });
-    insta::assert_snapshot!(told.collect::<Vec<_>>().join("\n"), @"
+    insta::assert_snapshot!(shown.collect::<Vec<_>>().join("\n"), @"
     create_directory of mcp:filesystem: idempotent
     get_current_time of mcp:time: readOnly idempotent
     move_file of mcp:filesystem: destructive

@@ -32,10 +32,10 @@ async fn sent(work: &Workplace) -> Value {
 }
 
 /// Waits until the server was told that a request is cancelled.
-async fn told_of(work: &Workplace, request: &Value) {
+async fn cancelled_at_server(work: &Workplace, request: &Value) {
     eventually("the cancellation at the server", async || {
-        let told = work.heard(LOG, "notifications/cancelled");
-        told.iter().any(|told| told["params"]["requestId"] == *request).then_some(())
+        let notifications = work.heard(LOG, "notifications/cancelled");
+        notifications.iter().any(|notification| notification["params"]["requestId"] == *request).then_some(())
     })
     .await;
 }
@@ -65,8 +65,8 @@ async fn a_passed_deadline_reaches_the_server() {
     client.send(&call).await;
     let request = sent(&work).await;
     let mut body = client.reply(&call).await.body();
-    let told = body["message"].take();
-    assert!(told.as_str().unwrap().starts_with(&format!("Tool '{LONG}' did not answer within ")), "{told}");
+    let message = body["message"].take();
+    assert!(message.as_str().unwrap().starts_with(&format!("Tool '{LONG}' did not answer within ")), "{message}");
     insta::assert_json_snapshot!(body, @r#"
     {
       "code": "timeout",
@@ -76,7 +76,7 @@ async fn a_passed_deadline_reaches_the_server() {
       "toolName": "trigger-long-running-operation"
     }
     "#);
-    told_of(&work, &request).await;
+    cancelled_at_server(&work, &request).await;
     eventually("no call in flight", async || (status(&daemon, "everything").await["inFlight"] == 0).then_some(()))
         .await;
     let next = client.call("echo", &json!({"message": "next"})).await;
@@ -103,7 +103,7 @@ async fn a_cancelled_call_is_cancelled_at_the_server_and_no_other() {
       "toolName": "trigger-long-running-operation"
     }
     "#);
-    told_of(&work, &request).await;
+    cancelled_at_server(&work, &request).await;
     let next = client.call("echo", &json!({"message": "next"})).await;
     assert_eq!(next.content(), "Echo: next", "the server goes on");
     assert_eq!(work.heard(LOG, "notifications/cancelled").len(), 1);

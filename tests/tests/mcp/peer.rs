@@ -98,7 +98,7 @@ impl Peer {
     }
 
     /// Asks about servers, and waits for the reply.
-    pub(crate) async fn asked(&self, kind: &str, body: &Value) -> Message {
+    pub(crate) async fn manage(&self, kind: &str, body: &Value) -> Message {
         self.management.exchange(&self.question(kind, body)).await
     }
 

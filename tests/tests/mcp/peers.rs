@@ -154,10 +154,10 @@ async fn a_proxys_call_by_tool_or_by_server_in_any_case_gets_the_reply_on_its_to
         let reply = peer.called("read_note", text, Some(server)).await;
         assert_eq!(reply.content(), format!("Notes.read_note: {text}"));
     }
-    let told = |reply: Message| format!("{} {}", reply.kind(), reply.error());
+    let described = |reply: Message| format!("{} {}", reply.kind(), reply.error());
     let mut errors = Vec::new();
     for (tool, server) in [("send_mail", Some("notes")), ("read_note", Some("nobody")), ("no_tool", None)] {
-        errors.push(told(peer.called(tool, "", server).await));
+        errors.push(described(peer.called(tool, "", server).await));
     }
     insta::assert_snapshot!(errors.join("\n"), @r#"
     RockBot.Tools.ToolError Unknown tool 'send_mail' on server 'notes'. Available tools: [read_note, write_note]. Re-invoke with one of those names, or call mcp_get_service_details(server_name: "notes") for their schemas.
@@ -182,7 +182,7 @@ async fn the_reply_to_a_call_without_an_address_goes_to_its_agents_topic() {
 async fn every_request_about_servers_gets_a_reply_and_an_unsupported_one_an_error() {
     let Fixture { site, small: _small, daemon } = Fixture::start().await;
     let peer = Peer::start(&site, "RockBot").await;
-    let details = peer.asked("McpGetServiceDetailsRequest", &json!({"serverName": "notes"})).await;
+    let details = peer.manage("McpGetServiceDetailsRequest", &json!({"serverName": "notes"})).await;
     insta::assert_json_snapshot!(shown(&details), @r#"
     {
       "body": {
@@ -215,7 +215,7 @@ async fn every_request_about_servers_gets_a_reply_and_an_unsupported_one_an_erro
     }
     "#);
 
-    let mut told = Vec::new();
+    let mut replies = Vec::new();
     for (kind, body) in [
         ("McpGetServiceDetailsRequest", json!({"serverName": "nobody"})),
         ("McpGetServiceDetailsRequest", json!([])),
@@ -227,11 +227,11 @@ async fn every_request_about_servers_gets_a_reply_and_an_unsupported_one_an_erro
         ("McpAnswerQuestionRequest", json!({"questionId": "q", "answers": "{}", "decline": false})),
         ("McpOfTomorrowRequest", json!({"serverName": "notes"})),
     ] {
-        let reply = peer.asked(kind, &body).await;
+        let reply = peer.manage(kind, &body).await;
         assert_eq!(reply.routing_key, "mcp.manage.response.RockBot");
-        told.push(format!("{} {}", reply.kind().trim_start_matches("RockBot.Tools.Mcp."), reply.body()));
+        replies.push(format!("{} {}", reply.kind().trim_start_matches("RockBot.Tools.Mcp."), reply.body()));
     }
-    insta::assert_snapshot!(told.join("\n"), @r#"
+    insta::assert_snapshot!(replies.join("\n"), @r#"
     McpGetServiceDetailsResponse {"error":"Server 'nobody' is not connected","serverName":"nobody","tools":[]}
     McpGetServiceDetailsResponse {"error":"The request cannot be read: expected a JSON object, found an array.","serverName":"","tools":[]}
     McpRegisterServerResponse {"error":"Tool 'mcp_register_server' is not registered: registration is off.","serverName":"new","success":false,"summary":null}

@@ -203,7 +203,7 @@ async fn a_pin_file_that_is_broken_stops_the_start_and_is_left_as_it_is() {
     let more = format!("[pins]\nfile = {file:?}\n");
     let mut daemon = Daemon::spawn(&site, &more, &[]);
     assert_eq!(daemon.ended().await.code(), Some(1));
-    let told = format!("[pins] the pin file `{}` is broken", file.display());
-    assert!(daemon.text().contains(&told), "{}", daemon.text());
+    let message = format!("[pins] the pin file `{}` is broken", file.display());
+    assert!(daemon.text().contains(&message), "{}", daemon.text());
     assert_eq!(std::fs::read_to_string(&file).unwrap(), "{\"version\": 1,");
 }

@@ -114,31 +114,31 @@ impl Caller<'_> {
         let summed: Known = services.as_array().unwrap().iter().map(summed).collect();
         assert_eq!(summed, *all, "mcp_list_services");
 
-        let mut asked = Known::new();
+        let mut managed = Known::new();
         let mut described = Known::new();
         for server in ["notes", "vault"] {
             let details = self.client.exchange(&self.details(server)).await.body();
             if details["error"].is_null() {
-                asked.insert(server.to_owned(), names(&details["tools"]));
+                managed.insert(server.to_owned(), names(&details["tools"]));
             }
             let call = self.call("tool.invoke", "mcp_get_service_details", &json!({"server_name": server}));
             if let Ok(tools) = serde_json::from_str::<Value>(&self.client.exchange(&call).await.content()) {
                 described.insert(server.to_owned(), names(&tools));
             }
         }
-        assert_eq!((&asked, &described), (all, all), "mcp.manage and mcp_get_service_details");
+        assert_eq!((&managed, &described), (all, all), "mcp.manage and mcp_get_service_details");
     }
 
     /// Checks that these are nowhere for the caller, and that nothing tells them from what is not there.
     async fn lacks(&self, hidden: &[[(&str, &str); 2]]) {
         for [hidden, unknown] in hidden {
             let ways = self.all_ways(hidden.0, hidden.1).into_iter().zip(self.all_ways(unknown.0, unknown.1));
-            for (way, (ask, ask_unknown)) in ways.enumerate() {
-                let told = self.client.exchange(&ask).await;
-                let of_unknown = self.client.exchange(&ask_unknown).await;
-                let renamed = said(&told).replace(hidden.1, unknown.1).replace(hidden.0, unknown.0);
-                assert_eq!(renamed, said(&of_unknown), "way {way} to {hidden:?}");
-                assert!(way >= 5 || told.code() == "tool_not_found", "way {way} to {hidden:?}: {told:?}");
+            for (way, (request, unknown_request)) in ways.enumerate() {
+                let of_hidden = self.client.exchange(&request).await;
+                let of_unknown = self.client.exchange(&unknown_request).await;
+                let renamed = comparable(&of_hidden).replace(hidden.1, unknown.1).replace(hidden.0, unknown.0);
+                assert_eq!(renamed, comparable(&of_unknown), "way {way} to {hidden:?}");
+                assert!(way >= 5 || of_hidden.code() == "tool_not_found", "way {way} to {hidden:?}: {of_hidden:?}");
             }
         }
     }
@@ -163,7 +163,7 @@ fn names(tools: &Value) -> Vec<String> {
 }
 
 /// Everything that a reply says, without what differs from answer to answer.
-fn said(reply: &Message) -> String {
+fn comparable(reply: &Message) -> String {
     let mut body = reply.body();
     if let Some(id) = body.get_mut("toolCallId") {
         *id = Value::Null;
@@ -213,11 +213,11 @@ async fn an_index_shows_no_tool_that_its_agent_may_not_use() {
     for (agent, all) in [("free", everything()), ("listed", one_note()), ("denied", one_note())] {
         let client = Client::connect(&site).await;
         client.bind(&format!("tool.meta.mcp.{agent}")).await;
-        let ask = client.raw("{}").on(REFRESH).by(agent).of_type("RockBot.Tools.Mcp.McpMetadataRefreshRequest");
-        client.send(&ask).await;
+        let request = client.raw("{}").on(REFRESH).by(agent).of_type("RockBot.Tools.Mcp.McpMetadataRefreshRequest");
+        client.send(&request).await;
         let index = eventually("an index", async || client.received().pop()).await.body();
-        let told: Known = index["servers"].as_array().unwrap().iter().map(summed).collect();
-        assert_eq!(told, all, "{agent}");
+        let indexed: Known = index["servers"].as_array().unwrap().iter().map(summed).collect();
+        assert_eq!(indexed, all, "{agent}");
     }
     daemon.stop(&site).await;
 }

@@ -13,7 +13,7 @@ use crate::small::{Small, known};
 const MISTAKE: &str = "MCP servers cannot be used as they are configured";
 
 /// Waits until the last error of `time` says something of its configuration, or nothing; gives the server's status.
-async fn told(daemon: &Daemon, is_outdated: bool) -> Value {
+async fn status_when(daemon: &Daemon, is_outdated: bool) -> Value {
     eventually("what is told of the server", async || {
         let status = status(daemon, "time").await;
         (status["lastError"].to_string().contains("goes on as it was configured before") == is_outdated)
@@ -44,7 +44,7 @@ async fn a_server_with_a_mistake_goes_on_as_it_was_and_the_mistake_is_reported()
         })
         .await;
         assert!(line["problem"].as_str().unwrap().contains("`time` goes on as it was"), "{line}");
-        let status = told(&daemon, true).await;
+        let status = status_when(&daemon, true).await;
         assert!(status["lastError"].as_str().unwrap().contains(field), "{status}");
         assert_eq!((&status["pid"], &status["phase"]), (&time, &json!("ready")));
         // Everybody may read this, and paths and variables are nothing for everybody.
@@ -61,7 +61,7 @@ async fn a_server_with_a_mistake_goes_on_as_it_was_and_the_mistake_is_reported()
         work.text("mcp.json")
     );
     assert_eq!(daemon.reload(&signalled).await["message"], "reload: done");
-    assert_eq!(told(&daemon, true).await["pid"], time);
+    assert_eq!(status_when(&daemon, true).await["pid"], time);
     works().await;
     daemon.logged_times(MISTAKE, 2).await;
 
@@ -70,7 +70,7 @@ async fn a_server_with_a_mistake_goes_on_as_it_was_and_the_mistake_is_reported()
     assert_eq!(check.code, 2, "{check:?}");
 
     work.write(&good);
-    assert_eq!(told(&daemon, false).await["pid"], time, "nothing differs from what runs");
+    assert_eq!(status_when(&daemon, false).await["pid"], time, "nothing differs from what runs");
     assert_eq!(ready(&daemon, "git").await["pid"], git);
     daemon.stop(&site).await;
 }

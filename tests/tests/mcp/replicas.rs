@@ -164,8 +164,8 @@ async fn a_store_that_has_lost_its_data_enables_nothing() {
     spread(&other, false).await;
     redis.command("FLUSHALL").await;
     eventually("the loss to be noticed", async || {
-        let told = "the store has lost what it had; writing what is known here";
-        (!one.logged(told).is_empty() && !other.logged(told).is_empty()).then_some(())
+        let message = "the store has lost what it had; writing what is known here";
+        (!one.logged(message).is_empty() && !other.logged(message).is_empty()).then_some(())
     })
     .await;
     let third = Daemon::start(&site, &sharing(&redis, "")).await;
@@ -252,7 +252,7 @@ async fn an_update_of_one_replica_after_the_other_loses_no_call_and_runs_none_tw
     for daemon in [&one, &other] {
         known(daemon, &["till"]).await;
     }
-    let (is_over, answered) = (AtomicBool::new(false), AtomicUsize::new(0));
+    let (is_over, replied) = (AtomicBool::new(false), AtomicUsize::new(0));
     let calling = async |caller: usize| {
         let client = Client::connect(&site).await;
         let mut sent = Vec::new();
@@ -261,14 +261,14 @@ async fn an_update_of_one_replica_after_the_other_loses_no_call_and_runs_none_tw
             let reply = client.exchange(&client.request("pay", &json!({"text": text})).by("ana")).await;
             assert_eq!(reply.code(), "", "{reply:?}");
             assert_eq!(reply.content(), format!("till.pay: {text}"));
-            answered.fetch_add(1, Ordering::Relaxed);
+            replied.fetch_add(1, Ordering::Relaxed);
             sent.push(reply.content());
         }
         sent
     };
     let progress = async || {
-        let goal = answered.load(Ordering::Relaxed) + BETWEEN;
-        eventually("answers", async || (answered.load(Ordering::Relaxed) >= goal).then_some(())).await;
+        let goal = replied.load(Ordering::Relaxed) + BETWEEN;
+        eventually("answers", async || (replied.load(Ordering::Relaxed) >= goal).then_some(())).await;
     };
     let updating = async {
         progress().await;

@@ -90,8 +90,8 @@ impl Small {
 
     /// Every call that was run, as `server.tool: text`.
     pub(crate) fn calls(&self) -> Vec<String> {
-        let told = std::fs::read_to_string(self.path("calls")).unwrap_or_default();
-        told.lines().map(str::to_owned).collect()
+        let text = std::fs::read_to_string(self.path("calls")).unwrap_or_default();
+        text.lines().map(str::to_owned).collect()
     }
 }
 

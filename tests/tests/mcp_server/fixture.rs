@@ -46,7 +46,7 @@ impl Fixture {
         format!("Mcp-Session-Id: {}", began.header("mcp-session-id").unwrap())
     }
 
-    pub(crate) async fn ask(&self, head: &[&str], message: &Value) -> Value {
+    pub(crate) async fn exchange(&self, head: &[&str], message: &Value) -> Value {
         self.client().await.post(head, message).await.json()
     }
 

@@ -17,10 +17,10 @@ async fn a_tool_that_an_agent_may_not_use_looks_like_an_unknown_one() {
         let tools = list["result"]["tools"].as_array().unwrap();
         tools.iter().map(|tool| tool["name"].as_str().unwrap().to_owned()).collect()
     };
-    assert_eq!(names(&fixture.ask(&[ANA, &ana], &list).await), ["echo", "gate"]);
-    assert_eq!(names(&fixture.ask(&[BEA, &bea], &list).await), ["echo"]);
-    let forbidden = fixture.ask(&[BEA, &bea], &call(2, "gate", &json!({"id": "x"}))).await.to_string();
-    let absent = fixture.ask(&[BEA, &bea], &call(2, "none", &json!({"id": "x"}))).await.to_string();
+    assert_eq!(names(&fixture.exchange(&[ANA, &ana], &list).await), ["echo", "gate"]);
+    assert_eq!(names(&fixture.exchange(&[BEA, &bea], &list).await), ["echo"]);
+    let forbidden = fixture.exchange(&[BEA, &bea], &call(2, "gate", &json!({"id": "x"}))).await.to_string();
+    let absent = fixture.exchange(&[BEA, &bea], &call(2, "none", &json!({"id": "x"}))).await.to_string();
     assert_eq!(forbidden.replace("gate", "none"), absent);
     assert_eq!(fixture.client().await.post(&[BEA, &ana], &list).await.code, 404);
     assert_eq!(fixture.backend.total(), 0);
@@ -33,17 +33,17 @@ async fn rules_that_change_hold_at_once_and_listening_clients_are_notified() {
     let session = fixture.session(ANA).await;
     let mut news = fixture.listen(ANA, &session).await;
     let echo = call(1, "echo", &json!({"text": "x"}));
-    assert_eq!(fixture.ask(&[ANA, &session], &echo).await["result"]["isError"], false);
+    assert_eq!(fixture.exchange(&[ANA, &session], &echo).await["result"]["isError"], false);
     fixture.daemon.reload(&rules(&fixture.backend, &["gate"], "")).await;
-    assert_eq!(fixture.ask(&[ANA, &session], &echo).await["error"]["code"], -32602);
+    assert_eq!(fixture.exchange(&[ANA, &session], &echo).await["error"]["code"], -32602);
     assert!(news.saw("notifications/tools/list_changed").await);
 
     let gate = call(2, "gate", &json!({"id": "x"}));
     fixture.backend.open();
-    assert_eq!(fixture.ask(&[ANA, &session], &gate).await["result"]["isError"], false);
+    assert_eq!(fixture.exchange(&[ANA, &session], &gate).await["result"]["isError"], false);
     let run = fixture.daemon.operate(&["disable", "tool", "gate"]).await;
     assert_eq!(run.code, 0, "{run:?}");
-    assert_eq!(fixture.ask(&[ANA, &session], &gate).await["error"]["code"], -32602);
+    assert_eq!(fixture.exchange(&[ANA, &session], &gate).await["error"]["code"], -32602);
     assert!(news.saw("notifications/tools/list_changed").await);
     fixture.daemon.end().await;
 }
@@ -54,8 +54,8 @@ async fn arguments_that_come_to_be_set_for_an_agent_are_news_of_its_tools() {
     let session = fixture.session(ANA).await;
     let mut news = fixture.listen(ANA, &session).await;
     fixture.daemon.reload(&rules(&fixture.backend, &["echo"], "arguments = { echo = { text = \"set\" } }")).await;
-    let told = tokio::time::timeout(PATIENCE, news.saw("notifications/tools/list_changed")).await;
-    assert_eq!(told, Ok(true));
+    let notified = tokio::time::timeout(PATIENCE, news.saw("notifications/tools/list_changed")).await;
+    assert_eq!(notified, Ok(true));
     fixture.daemon.end().await;
 }
 
@@ -67,9 +67,9 @@ async fn a_profile_takes_away_and_never_gives() {
         let head = format!("rb-tool-profile: {profile}");
         let began = fixture.client().await.post(&[ANA, &head], &hello()).await;
         let session = format!("Mcp-Session-Id: {}", began.header("mcp-session-id").unwrap());
-        assert_eq!(fixture.ask(&[ANA, &session], &echo).await["error"]["code"], code, "{profile}");
+        assert_eq!(fixture.exchange(&[ANA, &session], &echo).await["error"]["code"], code, "{profile}");
         let gate = call(2, "gate", &json!({"id": "x"}));
-        assert_eq!(fixture.ask(&[ANA, &session], &gate).await["error"]["code"], -32602, "{profile}");
+        assert_eq!(fixture.exchange(&[ANA, &session], &gate).await["error"]["code"], -32602, "{profile}");
     }
     let twice = [ANA, "rb-tool-profile: main", "rb-tool-profile: subagent"];
     assert_eq!(fixture.client().await.post(&twice, &hello()).await.code, 400);
@@ -96,17 +96,17 @@ async fn a_tool_set_bound_later_is_there_at_once_without_a_session_and_else_in_t
     // The first call of a session decides on its tool sets.
     let (echo_headers, echo) = alone(1, "echo", &json!({"text": "x"}));
     let echo_head: Vec<&str> = [ANA].into_iter().chain(echo_headers.iter().map(String::as_str)).collect();
-    assert_eq!(fixture.ask(&echo_head, &echo).await["result"]["isError"], false);
+    assert_eq!(fixture.exchange(&echo_head, &echo).await["result"]["isError"], false);
     assert_eq!(
-        fixture.ask(&[ANA, &session], &call(1, "echo", &json!({"text": "x"}))).await["result"]["isError"],
+        fixture.exchange(&[ANA, &session], &call(1, "echo", &json!({"text": "x"}))).await["result"]["isError"],
         false
     );
-    assert_eq!(fixture.ask(&head, &of_alone).await["error"]["code"], -32602);
+    assert_eq!(fixture.exchange(&head, &of_alone).await["error"]["code"], -32602);
 
     fixture.daemon.reload(&rules(&["desk"])).await;
-    assert_eq!(fixture.ask(&head, &of_alone).await["result"]["isError"], false);
-    assert_eq!(fixture.ask(&[ANA, &session], &call(2, "desk.gate", &gate)).await["error"]["code"], -32602);
+    assert_eq!(fixture.exchange(&head, &of_alone).await["result"]["isError"], false);
+    assert_eq!(fixture.exchange(&[ANA, &session], &call(2, "desk.gate", &gate)).await["error"]["code"], -32602);
     let next = fixture.session(ANA).await;
-    assert_eq!(fixture.ask(&[ANA, &next], &call(2, "desk.gate", &gate)).await["result"]["isError"], false);
+    assert_eq!(fixture.exchange(&[ANA, &next], &call(2, "desk.gate", &gate)).await["result"]["isError"], false);
     fixture.daemon.end().await;
 }

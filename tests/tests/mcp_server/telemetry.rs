@@ -59,8 +59,8 @@ async fn a_call_is_seen_from_the_client_to_the_backend() {
     let (server, execute) = (span(&spans, "tools/call work"), span(&spans, "execute_tool work"));
     assert_eq!(hex(&server.parent_span_id), CLIENT);
     assert_eq!(execute.parent_span_id, server.span_id);
-    let told = ["mcp.session.id", "jsonrpc.request.id", "mcp.protocol.version", "network.protocol.name"];
-    assert_eq!(told.map(|name| attribute(&server.attributes, name)), [&*id, "traced", "2025-06-18", "http"]);
+    let names = ["mcp.session.id", "jsonrpc.request.id", "mcp.protocol.version", "network.protocol.name"];
+    assert_eq!(names.map(|name| attribute(&server.attributes, name)), [&*id, "traced", "2025-06-18", "http"]);
     assert_eq!(backend.headers("traced")["traceparent"], format!("00-{TRACE}-{}-01", hex(&execute.span_id)));
     // What is no tool names no span.
     assert_eq!(attribute(&span(&all, "tools/call").attributes, "error.type"), "-32602");

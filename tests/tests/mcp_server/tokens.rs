@@ -55,8 +55,8 @@ async fn a_flood_of_wrong_tokens_delays_no_call_with_a_right_one() {
     times.sort();
     assert!(times[times.len() / 2] < PENALTY, "{times:?}");
     let mut refused = 0;
-    for answered in flood {
-        match answered.await.unwrap() {
+    for outcome in flood {
+        match outcome.await.unwrap() {
             401 | 429 => refused += 1,
             0 => {}
             other => panic!("{other}"),
@@ -65,8 +65,8 @@ async fn a_flood_of_wrong_tokens_delays_no_call_with_a_right_one() {
     assert!(refused > 100, "{refused}");
     let records = eventually("the records", async || {
         let records = audited(&daemon);
-        let told: u64 = records.iter().map(|record| record["left_out"].as_u64().unwrap_or(1)).sum();
-        (told >= refused).then_some(records)
+        let counted: u64 = records.iter().map(|record| record["left_out"].as_u64().unwrap_or(1)).sum();
+        (counted >= refused).then_some(records)
     })
     .await;
     assert!(records.len() < 20 && records[0]["remote"] == "127.0.0.1", "{records:?}");

@@ -63,9 +63,9 @@ impl Daemon {
 
     /// Asks it to drain, and ends it if it does not.
     pub(crate) async fn stop(&mut self) {
-        let asked = Command::new("kill").arg(self.process().to_string()).status().await;
+        let signalled = Command::new("kill").arg(self.process().to_string()).status().await;
         let ended = tokio::time::timeout(STOP_TIME, self.child.wait()).await;
-        if asked.is_err() || ended.is_err() {
+        if signalled.is_err() || ended.is_err() {
             let _ = self.child.kill().await;
         }
     }

@@ -76,32 +76,32 @@ pub(crate) async fn closed_loop<E: Exchange>(callers: &mut Vec<E>, time: Duratio
     let mut tasks = JoinSet::new();
     for mut caller in callers.drain(..) {
         tasks.spawn(async move {
-            let mut told = Told::default();
+            let mut measured = Measurements::default();
             while started.elapsed() < time {
-                told.once(&mut caller).await;
+                measured.once(&mut caller).await;
             }
-            (caller, told)
+            (caller, measured)
         });
     }
-    let mut all = Told::default();
+    let mut all = Measurements::default();
     while let Some(ended) = tasks.join_next().await {
-        let (caller, told) = ended.map_err(io::Error::other)?;
+        let (caller, measured) = ended.map_err(io::Error::other)?;
         callers.push(caller);
-        all.add(told);
+        all.add(measured);
     }
-    let Told { latencies, failures, failure } = all;
+    let Measurements { latencies, failures, failure } = all;
     Ok(LoopResult { sample: Sample { latencies, elapsed: started.elapsed() }, failures, failure })
 }
 
 /// Measurements of one caller.
 #[derive(Default)]
-struct Told {
+struct Measurements {
     latencies: Vec<Duration>,
     failures: u64,
     failure: Option<String>,
 }
 
-impl Told {
+impl Measurements {
     async fn once(&mut self, caller: &mut impl Exchange) {
         let begun = Instant::now();
         match caller.once().await {

@@ -153,8 +153,8 @@ pub(crate) mod tests {
     #[test]
     fn a_row_has_its_rate_its_latencies_and_the_requested_columns() {
         let rows = [row("floor", 1, 1234.4, 0.5), row("toolbus", 64, 9.6, 12.0)];
-        let told = table(&rows, "calls", &[("CPU s/1000", cpu), ("peak MiB", peak)]).to_string();
-        insta::assert_snapshot!(told, @r"
+        let text = table(&rows, "calls", &[("CPU s/1000", cpu), ("peak MiB", peak)]).to_string();
+        insta::assert_snapshot!(text, @r"
         | in flight | side    | calls/s | p50 ms | p95 ms | p99 ms | CPU s/1000 | peak MiB |
         |-----------|---------|---------|--------|--------|--------|------------|----------|
         | 1         | floor   |    1234 |  0.500 |  1.000 |  1.500 |     0.0100 |      3.0 |

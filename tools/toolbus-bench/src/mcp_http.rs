@@ -93,7 +93,7 @@ impl McpClient {
         let mut client = Self::new(endpoint)?;
         let info = json!({"name": "toolbus-bench", "version": env!("CARGO_PKG_VERSION")});
         let params = json!({"protocolVersion": WITH_SESSIONS, "capabilities": {}, "clientInfo": info});
-        let (result, headers) = client.ask("initialize", params).await?;
+        let (result, headers) = client.exchange("initialize", params).await?;
         let version = result.get("protocolVersion").and_then(Value::as_str).unwrap_or(WITH_SESSIONS);
         client.headers.insert(VERSION, value(version)?);
         if let Some(session) = headers.get(SESSION) {
@@ -142,7 +142,7 @@ impl McpClient {
     ///
     /// If the server does not list the tool.
     pub(crate) async fn find(&mut self, tool: &str) -> Result<String, ExchangeError> {
-        let (list, _) = self.ask("tools/list", json!({})).await?;
+        let (list, _) = self.exchange("tools/list", json!({})).await?;
         let tools = list.get("tools").and_then(Value::as_array).into_iter().flatten();
         let names: Vec<&str> = tools.filter_map(|tool| tool.get("name")?.as_str()).collect();
         let found = names.iter().find(|name| **name == tool).or_else(|| names.iter().find(|name| name.ends_with(tool)));
@@ -185,7 +185,7 @@ impl McpClient {
         Ok(McpCaller { client: self, headers, request, text: call.text.clone() })
     }
 
-    async fn ask(&mut self, method: &'static str, mut params: Value) -> Result<(Value, HeaderMap), ExchangeError> {
+    async fn exchange(&mut self, method: &'static str, mut params: Value) -> Result<(Value, HeaderMap), ExchangeError> {
         let mut headers = self.headers.clone();
         if let Some(meta) = &self.meta {
             headers.insert(METHOD, HeaderValue::from_static(method));

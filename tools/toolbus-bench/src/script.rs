@@ -120,8 +120,8 @@ impl Used {
     fn figures(self, sample: Sample) -> Result<Figures, MeasureError> {
         let load = [self.0, Self::now()?.0];
         // Those that answer are the processes below this one.
-        let answering = load.map(|usage| Usage { cpu: usage.ended_children, ..usage });
-        Ok(Figures::new(sample, answering, load))
+        let children = load.map(|usage| Usage { cpu: usage.ended_children, ..usage });
+        Ok(Figures::new(sample, children, load))
     }
 }
 

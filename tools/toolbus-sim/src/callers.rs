@@ -21,7 +21,7 @@ const MAX_PUBLISHES: usize = 30;
 
 /// Request that a caller is going to make.
 #[derive(Debug, Clone)]
-pub(crate) struct Ask {
+pub(crate) struct PlannedRequest {
     pub(crate) number: usize,
     /// Number under which the ask's tool records its runs: that of the first ask with the same key, or its own.
     pub(crate) request: usize,
@@ -44,7 +44,7 @@ pub(crate) struct Ask {
     pub(crate) confirmed: Arc<AtomicBool>,
 }
 
-impl Ask {
+impl PlannedRequest {
     /// Draws one that begins within `horizon`.
     pub(crate) fn draw(chance: Chance, number: usize, horizon: Duration) -> Self {
         let (tool, effect) = chance.pick(("pay", Effect::Effectful), &TOOLS);
@@ -79,13 +79,13 @@ impl Ask {
     pub(crate) fn draw_all(chance: Chance, count: usize, horizon: Duration) -> Vec<Self> {
         let mut all: Vec<Self> = Vec::with_capacity(count);
         for number in 0..count {
-            let ask = Self::draw(chance, number, horizon);
+            let plan = Self::draw(chance, number, horizon);
             let earlier = all.iter().find(|earlier| earlier.has_key && chance.percent(25));
             all.push(match earlier {
                 Some(&Self { request, has_key, caller, tool, effect, time, ending, .. }) => {
-                    Self { request, has_key, caller, tool, effect, time, ending, ..ask }
+                    Self { request, has_key, caller, tool, effect, time, ending, ..plan }
                 }
-                None => ask,
+                None => plan,
             });
         }
         all
@@ -144,7 +144,7 @@ impl Ask {
     }
 }
 
-impl std::fmt::Display for Ask {
+impl std::fmt::Display for PlannedRequest {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Self { number, request, has_key, call_id, tool, time, ending, timeout, .. } = self;
         write!(f, "request {number}: {tool} as {call_id}, {time:?}, {ending:?}, timeout {timeout:?}")?;

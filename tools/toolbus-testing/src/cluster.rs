@@ -113,8 +113,8 @@ impl RabbitCluster {
     /// # Errors
     ///
     /// If none is known, or the node that is asked does not obey.
-    pub async fn leader(&self, asked: usize, queue: &str) -> io::Result<usize> {
-        let listed = self.ctl(asked, &["list_queues", "name", "leader"]).await?;
+    pub async fn leader(&self, queried: usize, queue: &str) -> io::Result<usize> {
+        let listed = self.ctl(queried, &["list_queues", "name", "leader"]).await?;
         let is_leader = |node: &usize| value(&listed, queue) == self.name(*node);
         (0..NODES).find(is_leader).ok_or_else(|| io::Error::other(format!("no leader of {queue}: {listed}")))
     }
@@ -124,8 +124,8 @@ impl RabbitCluster {
     /// # Errors
     ///
     /// If there is no such queue, or the node that is asked does not obey.
-    pub async fn home(&self, asked: usize, queue: &str) -> io::Result<usize> {
-        let listed = self.ctl(asked, &["list_queues", "name", "pid"]).await?;
+    pub async fn home(&self, queried: usize, queue: &str) -> io::Result<usize> {
+        let listed = self.ctl(queried, &["list_queues", "name", "pid"]).await?;
         let is_home = |node: &usize| value(&listed, queue).starts_with(&format!("<{}.", self.name(*node)));
         (0..NODES).find(is_home).ok_or_else(|| io::Error::other(format!("no home of {queue}: {listed}")))
     }
@@ -224,9 +224,9 @@ impl RabbitCluster {
         Ok(())
     }
 
-    fn end(&self, node: usize, said: &[u8]) {
+    fn end(&self, node: usize, input: &[u8]) {
         if let Some(guard) = self.guards.get(node) {
-            guard.end(said);
+            guard.end(input);
         }
     }
 

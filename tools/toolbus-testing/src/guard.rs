@@ -60,12 +60,12 @@ wait
     }
 
     /// Ends the node with SIGKILL.
-    pub(crate) fn end(&self, said: &[u8]) {
+    pub(crate) fn end(&self, input: &[u8]) {
         let guard = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(mut guard) = guard {
             if let Some(mut stdin) = guard.stdin.take() {
                 // A guard that does not listen has ended already.
-                drop(stdin.write_all(said));
+                drop(stdin.write_all(input));
             }
             // Its exit status says nothing.
             drop(guard.wait());

@@ -231,13 +231,13 @@ impl RabbitNode {
     /// When it fails, with what it printed.
     #[expect(clippy::panic, reason = "a test whose node does not obey fails")]
     pub async fn ctl(&self, arguments: &[&str]) -> String {
-        let asked = Instant::now();
+        let began = Instant::now();
         let done = loop {
             let mut command = tokio::process::Command::from(self.command("rabbitmqctl"));
             let done = command.arg("--quiet").args(arguments).stdin(Stdio::null()).kill_on_drop(true).output().await;
             // A node takes connections before it says that it runs: many seconds before on a busy machine.
             let is_starting = |output: &Output| String::from_utf8_lossy(&output.stderr).contains(STARTING);
-            if asked.elapsed() > START_TIME || !done.as_ref().is_ok_and(is_starting) {
+            if began.elapsed() > START_TIME || !done.as_ref().is_ok_and(is_starting) {
                 break done;
             }
         };

@@ -39,7 +39,7 @@ pub struct RecordingBus {
     default: Mutex<Route>,
     routes: Mutex<HashMap<Target, Route>>,
     attempts: Mutex<Vec<(Target, bool)>>,
-    asked: AtomicUsize,
+    refusal_queries: AtomicUsize,
     sent: Mutex<Vec<Outgoing>>,
 }
 
@@ -65,8 +65,8 @@ impl RecordingBus {
     }
 
     /// Returns the number of questions about refusals.
-    pub fn asked(&self) -> usize {
-        self.asked.load(Ordering::SeqCst)
+    pub fn refusal_queries(&self) -> usize {
+        self.refusal_queries.load(Ordering::SeqCst)
     }
 
     /// Returns the address of every publish, and whether it was said to be proven.
@@ -120,7 +120,7 @@ impl Bus for RecordingBus {
     }
 
     fn refusal<'a>(&'a self, target: &'a Target) -> BoxFuture<'a, Option<String>> {
-        self.asked.fetch_add(1, Ordering::SeqCst);
+        self.refusal_queries.fetch_add(1, Ordering::SeqCst);
         let is_refused = self.route_of(target) == Route::Refused;
         std::future::ready(is_refused.then(|| REFUSED.to_owned())).boxed()
     }

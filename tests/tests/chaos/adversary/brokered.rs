@@ -60,7 +60,7 @@ fn rows() -> Vec<Row> {
         row(
             "cancelling under the name of the agent whose call it is",
             cancel("call-of-ana").by("ana"),
-            Back::Says(json!({"toolCallId": "call-of-ana", "cancelled": false})),
+            Back::Body(json!({"toolCallId": "call-of-ana", "cancelled": false})),
         ),
     ]
 }

@@ -59,7 +59,7 @@ impl Fixture {
         match &row.back {
             Back::Nothing => self.fence(&row.sent).await,
             Back::Dead(reason) => self.dead(&row.sent, &request, reason).await?,
-            back => self.answered(&request, back).await?,
+            back => self.check_reply(&request, back).await?,
         }
         let replies = self.client.replies_to(&request.correlation).len();
         let expected = usize::from(!matches!(row.back, Back::Nothing | Back::Dead(_)));
@@ -73,13 +73,13 @@ impl Fixture {
         self.hidden.iter().map(|tool| self.backend.count(tool)).sum()
     }
 
-    async fn answered(&self, request: &Request, back: &Back) -> Result<(), String> {
+    async fn check_reply(&self, request: &Request, back: &Back) -> Result<(), String> {
         let reply = tokio::time::timeout(REPLY_TIME, self.client.reply(request)).await;
         let reply = reply.map_err(|_| "there was no answer".to_owned())?;
         match back {
             Back::Refused(code) => {
                 same("code", reply.code().as_str(), *code).map_err(|seen| format!("{seen}: {}", reply.body()))?;
-                self.tells_nothing(&reply)
+                self.reveals_nothing(&reply)
             }
             Back::Runs(tool) => {
                 let content: Value = serde_json::from_str(&reply.content()).unwrap_or_default();
@@ -91,13 +91,13 @@ impl Fixture {
                 let listed: Vec<_> = tools.iter().filter_map(|tool| tool["name"].as_str()).collect();
                 same("the list", listed.as_slice(), *names)
             }
-            Back::Says(said) => same("the body", &reply.body(), said),
+            Back::Body(wanted) => same("the body", &reply.body(), wanted),
             Back::Nothing | Back::Dead(_) => Ok(()),
         }
     }
 
     /// A refusal offers no hidden name and repeats no listed recipient.
-    fn tells_nothing(&self, reply: &Message) -> Result<(), String> {
+    fn reveals_nothing(&self, reply: &Message) -> Result<(), String> {
         let text = reply.error();
         let offered = text.split_once("Did you mean").map_or("", |(_, offered)| offered);
         match self.hidden.iter().find(|hidden| offered.contains(*hidden)) {

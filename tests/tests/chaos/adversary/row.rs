@@ -21,7 +21,7 @@ pub(crate) enum Back {
     /// A result of the backend of this id, and of no other.
     Runs(&'static str),
     /// This body; nothing is run.
-    Says(Value),
+    Body(Value),
     /// A list of exactly these tools; nothing is run.
     Lists(&'static [&'static str]),
     /// Nothing at all; nothing is run.

@@ -13,10 +13,10 @@ async fn the_daemon_does_not_start_where_less_keeps_scripts_in_than_is_required(
     let full = format!("{SCRIPT}sandbox = {{ require = \"full\" }}\n");
     let mut refused = Daemon::spawn_by(&WITHOUT_NAMESPACES, &site, &full, &PATH);
     assert_eq!(refused.ended().await.code(), Some(1), "{}", refused.text());
-    let told = refused.text();
+    let log = refused.text();
     let why = "the sandbox reaches 'no-namespaces', and script.sandbox.require asks for 'full' (full: the sandbox could \
                not be made: no namespaces of its own: ";
-    assert!(told.contains(why) && told.contains("allow what is missing, or require less"), "{told}");
+    assert!(log.contains(why) && log.contains("allow what is missing, or require less"), "{log}");
     assert!(site.consumers(&format!("{}.script", site.prefix)).await.is_none(), "no request is taken");
 
     let daemon = start_by(&WITHOUT_NAMESPACES, &site, SCRIPT, &[]).await;

@@ -8,7 +8,9 @@ use toolbus_e2e::client::Client;
 use toolbus_e2e::namespace::BrokerNamespace;
 use toolbus_testing::patience::{at_most, eventually};
 
-use super::setup::{SCRIPT, WITHOUT_NAMESPACES, asked, call, descendants, lives, running, start_by, with_client};
+use super::setup::{
+    SCRIPT, WITHOUT_NAMESPACES, call, descendants, lives, running, script_request, start_by, with_client,
+};
 
 /// Runs until it is ended.
 const FOREVER: &str = "import time\nwhile True: time.sleep(0.05)";
@@ -16,7 +18,7 @@ const FOREVER: &str = "import time\nwhile True: time.sleep(0.05)";
 #[tokio::test]
 async fn a_script_that_is_cancelled_leaves_no_process_within_a_second() {
     let (site, daemon, client) = with_client(SCRIPT).await;
-    let request = asked(&client, FOREVER, &json!({"toolCallId": "long", "timeoutSeconds": 60}));
+    let request = script_request(&client, FOREVER, &json!({"toolCallId": "long", "timeoutSeconds": 60}));
     client.send(&request).await;
     running(&daemon).await;
 

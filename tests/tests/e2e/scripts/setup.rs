@@ -59,7 +59,7 @@ pub(super) fn call(client: &Client, script: &str, more: &Value) -> Request {
 }
 
 /// A request on `script.invoke`, with more fields.
-pub(super) fn asked(client: &Client, script: &str, more: &Value) -> Request {
+pub(super) fn script_request(client: &Client, script: &str, more: &Value) -> Request {
     let mut body = json!({"script": script});
     if let (Some(all), Some(more)) = (body.as_object_mut(), more.as_object()) {
         all.extend(more.clone());

@@ -55,13 +55,13 @@ impl Responder {
             channel.basic_consume(short(&self.queue)?, "bare".into(), options, FieldTable::default()).await?;
         ready();
         while let Some(delivery) = consumer.next().await {
-            tokio::spawn(answer(replies.clone(), delivery?));
+            tokio::spawn(send_reply(replies.clone(), delivery?));
         }
         Err(BrokerError::Stopped)
     }
 }
 
-async fn answer(channel: Channel, delivery: Delivery) -> Result<(), BrokerError> {
+async fn send_reply(channel: Channel, delivery: Delivery) -> Result<(), BrokerError> {
     let properties = &delivery.properties;
     let empty = "".into();
     let reply_to = properties.reply_to().clone().unwrap_or_default();

@@ -26,7 +26,7 @@ fn serve(input: impl Read, output: impl Write) -> io::Result<()> {
     let (mut input, mut output) = (BufReader::with_capacity(64 * 1024, input), BufWriter::new(output));
     let mut line = String::new();
     while input.read_line(&mut line)? > 0 {
-        if let Some(response) = answer(&line) {
+        if let Some(response) = respond(&line) {
             writeln!(output, "{response}")?;
         }
         if input.buffer().is_empty() {
@@ -38,7 +38,7 @@ fn serve(input: impl Read, output: impl Write) -> io::Result<()> {
 }
 
 /// Nothing for notifications, and for what is no JSON.
-fn answer(line: &str) -> Option<Value> {
+fn respond(line: &str) -> Option<Value> {
     let request: Value = serde_json::from_str(line).ok()?;
     let id = request.get("id")?;
     let params = |pointer: &str| request.pointer(pointer).cloned().unwrap_or_default();

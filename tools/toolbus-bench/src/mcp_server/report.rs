@@ -102,8 +102,8 @@ fn comparison(peers: &[Compared]) -> Table {
                 format!("{:.3}", figures.p99_ms),
                 failures.to_string(),
                 format!("{memory_mib:.1}"),
-                told(after_kill.same_session_ms),
-                told(after_kill.new_session_ms),
+                millis_or_never(after_kill.same_session_ms),
+                millis_or_never(after_kill.new_session_ms),
             ]);
         }
     }
@@ -113,7 +113,7 @@ fn comparison(peers: &[Compared]) -> Table {
     table
 }
 
-fn told(time: Option<f64>) -> String {
+fn millis_or_never(time: Option<f64>) -> String {
     time.map_or_else(|| "never (30 s)".to_owned(), |time| format!("{time:.0} ms"))
 }
 
@@ -233,17 +233,17 @@ mod tests {
 
     #[test]
     fn the_json_report_shows_the_same() {
-        let told = serde_json::to_value(report(rows(0.2, 0.2, 30_000.0), idle(26 * MIB))).unwrap();
-        assert_eq!(told["rows"][2]["side"], "MCP session");
+        let shown = serde_json::to_value(report(rows(0.2, 0.2, 30_000.0), idle(26 * MIB))).unwrap();
+        assert_eq!(shown["rows"][2]["side"], "MCP session");
         assert_eq!(
-            told["idle"],
+            shown["idle"],
             serde_json::json!({"sessions": 500, "before": 20 * MIB, "withSessions": 26 * MIB, "withStreams": 60 * MIB})
         );
-        assert_eq!(told["peers"][1]["afterKill"], serde_json::json!({"sameSessionMs": null, "newSessionMs": null}));
+        assert_eq!(shown["peers"][1]["afterKill"], serde_json::json!({"sameSessionMs": null, "newSessionMs": null}));
         assert_eq!(
-            (&told["peers"][0]["calls"][1]["callers"], &told["peers"][0]["calls"][1]["failures"]),
+            (&shown["peers"][0]["calls"][1]["callers"], &shown["peers"][0]["calls"][1]["failures"]),
             (&32.into(), &7.into())
         );
-        assert_eq!(told["gates"][0]["isMet"], true);
+        assert_eq!(shown["gates"][0]["isMet"], true);
     }
 }

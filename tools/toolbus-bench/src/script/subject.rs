@@ -156,8 +156,8 @@ async fn run_script(runner: &dyn Runner, source: &str, packages: &[&str]) -> Res
     let finished = runner.run(script).await.map_err(failed)?;
     let outcome = finished.outcome;
     if outcome.ending != Ending::Exited(0) || outcome.stdout.bytes != WRITTEN {
-        let told = String::from_utf8_lossy(&outcome.stderr.bytes).trim().to_owned();
-        return Err(MeasureError::Script(format!("the script ended with {:?}: {told}", outcome.ending)));
+        let errors = String::from_utf8_lossy(&outcome.stderr.bytes).trim().to_owned();
+        return Err(MeasureError::Script(format!("the script ended with {:?}: {errors}", outcome.ending)));
     }
     Ok(finished.start)
 }
