@@ -53,7 +53,7 @@ pub fn listed(side: &str) -> Vec<Listed> {
 ///
 /// # Panics
 ///
-/// When the suite does not tell.
+/// When the suite lists none.
 pub async fn scenarios(side: &str) -> Vec<String> {
     let listing = suite(&["list", &format!("--{side}")]).await;
     let names: Vec<_> =

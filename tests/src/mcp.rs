@@ -63,13 +63,13 @@ impl Workplace {
         self.path(name).display().to_string()
     }
 
-    /// Returns what `mcp.json` says of these servers.
+    /// Returns the sections of these servers in `mcp.json`.
     #[must_use]
     pub fn servers(&self, names: &[&str]) -> Value {
         Value::Object(names.iter().map(|name| ((*name).to_owned(), self.server(name))).collect::<Map<_, _>>())
     }
 
-    /// Returns what `mcp.json` says of one server.
+    /// Returns the section of one server in `mcp.json`.
     #[must_use]
     pub fn server(&self, name: &str) -> Value {
         let args = match name {
@@ -110,7 +110,7 @@ impl Workplace {
         messages.filter(|message| message["method"] == method).collect()
     }
 
-    /// Writes `mcp.json`, in place of the one that is there.
+    /// Writes `mcp.json` anew.
     ///
     /// # Panics
     ///
@@ -141,11 +141,11 @@ impl Workplace {
     }
 }
 
-/// Returns what the daemon says of all servers, by name.
+/// Returns the daemon's status of all servers, by name.
 ///
 /// # Panics
 ///
-/// When it says nothing.
+/// When it reports none.
 pub async fn statuses(daemon: &Daemon) -> Vec<Value> {
     let client = reqwest::Client::builder().timeout(HTTP_TIME).no_proxy().build().unwrap();
     let request = client.get(format!("http://{}/v1/mcp", daemon.listen())).bearer_auth(TOKEN);
@@ -153,7 +153,7 @@ pub async fn statuses(daemon: &Daemon) -> Vec<Value> {
     body["servers"].as_array().unwrap().clone()
 }
 
-/// Returns what the daemon says of one server.
+/// Returns the daemon's status of one server.
 ///
 /// # Panics
 ///
@@ -201,7 +201,7 @@ pub fn at(client: &Client, server: &str, tool: &str, arguments: &Value) -> Reque
 
 /// The reports of progress of a call, and its reply.
 pub async fn with_progress(client: &Client, request: &Request) -> (Vec<Value>, Message) {
-    eventually("an answer besides progress", async || {
+    eventually("a reply besides progress", async || {
         let (reports, replies): (Vec<_>, Vec<_>) =
             client.replies_to(&request.correlation).into_iter().partition(|message| message.kind() == PROGRESS);
         let reports = reports.iter().map(Message::body).collect();

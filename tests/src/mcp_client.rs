@@ -8,7 +8,7 @@ use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, BufReader};
 use tokio::process::Command;
 use toolbus_testing::patience::PATIENCE;
 
-/// The line with which a script says that it waits for a change.
+/// The line that a script prints when it waits for a change.
 const WATCHING: &str = "watching";
 
 /// A client with its script.
@@ -69,7 +69,7 @@ impl ClientKind {
         let complaints = complaints.await.unwrap().unwrap_or_default();
         assert!(ended, "{self:?} {arguments:?} did not end in time: {complaints}");
         let output = output.unwrap_or_else(|| panic!("{self:?} {arguments:?} failed: {complaints}"));
-        serde_json::from_str(&output).unwrap_or_else(|_| panic!("{self:?} {arguments:?} said {output}: {complaints}"))
+        serde_json::from_str(&output).unwrap_or_else(|_| panic!("{self:?} {arguments:?} wrote {output}: {complaints}"))
     }
 }
 

@@ -17,7 +17,7 @@ use crate::message::Message;
 pub struct BrokerNamespace {
     /// Where the broker is.
     pub url: String,
-    /// Exchange of requests and answers.
+    /// Exchange of requests and replies.
     pub exchange: String,
     /// Start of the names of the daemon's queues.
     pub prefix: String,
@@ -57,7 +57,7 @@ impl BrokerNamespace {
         (proxy, Self { url, ..self.clone() })
     }
 
-    /// The bus inside the daemon, which needs no broker and reaches nobody else.
+    /// The bus inside the daemon, which needs no broker and reaches no other process.
     #[must_use]
     pub fn embedded() -> Self {
         Self { url: "embedded".to_owned(), exchange: "e2e".to_owned(), prefix: "e2e".to_owned() }
@@ -91,7 +91,7 @@ impl BrokerNamespace {
     #[must_use]
     pub fn config(&self) -> String {
         let (url, exchange, dlx, prefix) = (&self.url, &self.exchange, self.dead_letter_exchange(), &self.prefix);
-        // Names that a daemon gives its queues by itself are not told to it.
+        // Names that are the daemon's defaults are not configured.
         let name = if prefix.starts_with("toolbus") { String::new() } else { format!("queue_prefix = {prefix:?}\n") };
         format!(
             "[bus]\nurl = {url:?}\nexchange = {exchange:?}\ndead_letter_exchange = {dlx:?}\n{name}\

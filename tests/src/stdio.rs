@@ -76,7 +76,7 @@ impl Stdio {
         Self { child, input, output, log, reader, heard: Vec::new(), last_id: 0, _folder: folder }
     }
 
-    /// Says hello in the last revision with a handshake, and that the response has come.
+    /// Initialises in the last revision with a handshake, and gives the response.
     pub async fn begin(&mut self) -> Value {
         let client = json!({"name": "tests", "version": "1"});
         let params = json!({"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": client});

@@ -92,7 +92,7 @@ async fn a_caller_that_may_not_use_a_lazy_server_cannot_start_it() {
             }
         }
     }
-    // Whoever may use them starts the one that is named, and no other.
+    // A permitted caller starts the server that it names, and no other.
     let call = client.request("strike", &json!({})).on("tool.invoke.mcp").header("rb-mcp-server", "lazy7").by("friend");
     assert_eq!(client.exchange(&call).await.content(), "done");
     assert_eq!(fixture.processes().len(), 4);

@@ -97,7 +97,7 @@ impl Fixture {
         waits.count += 1;
     }
 
-    /// Ana's request, and how others wait until its only answer is there.
+    /// The only reply to ana's request, and its time; checks that others wait no longer than they may.
     async fn beside(&self, request: &Request) -> (Message, Duration) {
         let (began, mut waits) = (Instant::now(), Waits::default());
         self.ana.send(request).await;

@@ -24,7 +24,7 @@ use toolbus_testing::rabbit::RabbitNode;
 
 use crate::turn;
 
-/// Faults, and the seed, unless the environment says otherwise.
+/// Faults, and the seed, unless the environment overrides them.
 const FAULTS: usize = 120;
 const SEED: usize = 16;
 /// Faults of the client for Rust, and how often one of them is the end of the broker.
@@ -104,7 +104,7 @@ struct Made {
     request: Request,
 }
 
-/// Calls until it is told to stop, one call after another.
+/// Calls until `is_over`, one call after another.
 async fn call_again_and_again(
     site: &BrokerNamespace,
     caller: usize,
@@ -184,7 +184,7 @@ impl Storm {
         for number in 1..=faults {
             let goal = self.replied.load(Ordering::Relaxed) + 1;
             let is_there = || self.replied.load(Ordering::Relaxed) >= goal;
-            let going_on = eventually("an answer", async || is_there().then_some(()));
+            let going_on = eventually("a reply", async || is_there().then_some(()));
             drop(tokio::time::timeout(BREATH, going_on).await);
             if ends_broker && number % BROKER_FAULTS == 0 {
                 self.node.flush().await;
@@ -236,7 +236,7 @@ async fn whatever_breaks_no_call_is_lost_none_runs_twice_and_nothing_is_left() {
     tally.check(&format!("{struck:?} within {:?} (seed {seed})", began.elapsed()));
     let ids: BTreeSet<&str> = made.iter().flat_map(|(_, made)| made).map(|made| made.id.as_str()).collect();
     assert!(times.keys().all(|id| ids.contains(id.as_str())), "what ran was called");
-    // One whose acknowledgement was lost with a connection comes again after its reply, and is answered again: without its
+    // A request whose ack was lost with a connection comes again after its reply, and gets a second one: without its
     // caller, that reply would be a dead letter.
     eventually("every request to be acknowledged", async || {
         queues(node).await.values().all(|messages| *messages == (0, 0)).then_some(())

@@ -29,7 +29,7 @@ const MEMORY: u64 = 100 * 1024;
 const SHUTDOWN: Duration = Duration::from_secs(10);
 /// Secret that the daemon alone may have.
 pub(crate) const SECRET: &str = "hunter2-of-the-daemon";
-/// In which Linux tells CPU time.
+/// Unit of CPU time in Linux's `/proc`.
 const TICKS_PER_SECOND: f64 = 100.0;
 
 /// A daemon that is measured.
@@ -104,7 +104,7 @@ impl Fixture {
         assert!(self.neighbour_replies().await < longest, "the neighbour has to wait longer than {longest:?}");
     }
 
-    /// The time within which 99 of 100 of the neighbour's answers come.
+    /// The time within which 99 of 100 of the neighbour's replies come.
     async fn neighbour_replies(&self) -> Duration {
         let (began, mut times) = (Instant::now(), Vec::new());
         while times.len() < CALLS || began.elapsed() < SIEGE {

@@ -1,4 +1,4 @@
-//! Servers that say too much unasked.
+//! Servers that send too many unsolicited messages.
 
 use std::time::Instant;
 
@@ -37,7 +37,7 @@ async fn a_list_announced_as_changed_again_and_again_is_requested_seldom() {
     let (times, seconds) = (listed().await - before, began.elapsed().as_secs_f64());
     println!("asked {times} times in {seconds:.1} s");
     // Changes within 200 ms are one.
-    assert!(times <= seconds * 5.0 + 1.0, "asked {times} times in {seconds} s");
+    assert!(times <= seconds * 5.0 + 1.0, "requested {times} times in {seconds} s");
     fixture.end().await;
 }
 

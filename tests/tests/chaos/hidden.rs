@@ -73,7 +73,7 @@ async fn fixture() -> Fixture {
     Fixture::start(configuration, &HIDDEN).await
 }
 
-/// A way to ask for something that is hidden, and for something that is not there.
+/// A request for something that is hidden, and for something that is not there.
 struct Pair {
     what: &'static str,
     hidden: &'static str,
@@ -127,7 +127,7 @@ fn list(names: &Value) -> Sent {
     raw(json!({"names": names}).to_string()).on("tool.list")
 }
 
-/// A reply without what differs between any two: ids, times, and the name that was asked for.
+/// A reply without what differs between any two: ids, times, and the requested name.
 fn shape(message: Message, name: &str) -> Message {
     let blank = |text: &str| text.replace(name, "[the name]");
     let times = ["rb-rb-queue-ms", "rb-rb-duration-ms"];
@@ -159,7 +159,7 @@ impl Pair {
     }
 }
 
-/// Waits until a second has begun in which nobody has searched for near names: there are five searches in each.
+/// Waits until a second has begun without a search for near names: there are five searches in each.
 async fn fresh_second(fixture: &Fixture) {
     let is_offered = async || {
         let request = call("get_weatherx").request(&fixture.client, &fixture.site);

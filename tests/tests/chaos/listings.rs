@@ -1,4 +1,4 @@
-//! Servers whose list of tools is the harm.
+//! Servers with a harmful list of tools.
 
 use std::net::TcpListener;
 
@@ -27,7 +27,7 @@ async fn of_a_list_without_measure_ten_thousand_tools_are_taken() {
     let shown = fixture.seen("ready", "").await;
     let offered = shown["tools"].as_array().unwrap().len();
     assert!((1..=10_000).contains(&offered), "{offered} {:?}", hidden(&shown));
-    // So many are not on everybody's list at once.
+    // So many tools are not on the list of every agent at once.
     let call = async || (fixture.client.call("many_0", &json!({})).await.content() == "done").then_some(());
     eventually("the first of them", call).await;
     fixture.neighbour_serves().await;

@@ -11,7 +11,7 @@ use toolbus_testing::patience::{at_most, eventually};
 
 use crate::fixture::{Fixture, python};
 
-/// The server of every way, and a place that nobody may be led to.
+/// The server of every way, and an address to which no request may be led.
 pub(crate) struct Remote {
     _server: Child,
     port: String,
@@ -40,7 +40,7 @@ impl Remote {
         format!("[mcp.servers.\"{name}\"]\nurl = \"http://127.0.0.1:{port}/{way}\"\n{keys}\n")
     }
 
-    /// The errors of these servers, which all have one, as `/status` tells them.
+    /// The errors of these servers, which all have one, as `/status` shows them.
     async fn errors(&self, fixture: &Fixture, ways: &[&str]) -> String {
         let mut lines = Vec::new();
         for way in ways {

@@ -1,4 +1,4 @@
-//! Other agents over the bus: they announce themselves, get tasks from those that may give them, and answer.
+//! Other agents over the bus: they announce themselves, get tasks from those that may give them, and return results.
 
 use serde_json::{Value, json};
 use toolbus_e2e::client::{Client, Request};

@@ -148,7 +148,7 @@ async fn a_file_that_was_renamed_is_left_behind_on_sighup_and_nothing_is_lost() 
     wait_for(&file, 1).await;
     std::fs::rename(&file, &old).unwrap();
     client.exchange(&call(&client, "any")).await;
-    assert_eq!(wait_for(&old, 2).await[1]["tool"], "any", "until it is told, it writes on");
+    assert_eq!(wait_for(&old, 2).await[1]["tool"], "any", "it writes on until SIGHUP");
     daemon.reload(&rules).await;
     client.exchange(&call(&client, "put")).await;
     assert_eq!(wait_for(&file, 1).await[0]["tool"], "put");

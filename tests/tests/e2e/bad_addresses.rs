@@ -1,4 +1,4 @@
-//! Reply addresses that are refused, forbidden, or that nobody listens to.
+//! Reply addresses that are refused, forbidden, or without a consumer.
 
 use serde_json::json;
 use toolbus_e2e::backend::Backend;
@@ -79,7 +79,7 @@ async fn what_the_broker_refuses_or_does_not_have_is_found_out_before_the_tool_r
         assert_eq!(dead.header("rb-dead-reply-to"), "tool.result.bruno");
     }
     assert_eq!(backend.count("forbidden"), 0);
-    // Whether a queue is there is asked once a reply to it had nowhere to go.
+    // The daemon looks up a queue only after a reply to it was unroutable.
     for reason in ["undeliverable_answer", "reply_to_refused", "reply_to_refused"] {
         client.send(&call("lost", "answers.that-are-gone")).await;
         assert_eq!(site.take_dead_letter().await.header("rb-dead-reason"), reason);
@@ -91,7 +91,7 @@ async fn what_the_broker_refuses_or_does_not_have_is_found_out_before_the_tool_r
     assert_eq!(client.call("work", &json!({"id": "queue"})).await.content(), "worked for queue");
     let direct = Client::listening_on(&site, &all, "amq.rabbitmq.reply-to").await;
     assert_eq!(direct.call("work", &json!({"id": "direct"})).await.content(), "worked for direct");
-    // A probe is delivered to nobody.
+    // A probe is not delivered.
     assert_eq!(client.caught_up().await.len(), 2);
     let (_, status) = daemon.get("/status").await.unwrap();
     assert_eq!(status["broker"]["reconnects"], 0);

@@ -29,7 +29,7 @@ async fn names(client: &Client, daemon: &str) -> Vec<String> {
     client.exchange(&list).await.body()["tools"].as_array().unwrap().iter().map(name).collect()
 }
 
-/// Has both daemons ask each other again, and waits until they do: what they listed before is learnt by then.
+/// Has both daemons list each other's tools again, and waits until they do: earlier lists are learnt by then.
 async fn list_again(client: &Client, requests: &Client) {
     let count = |topic: &str| requests.received().iter().filter(|message| message.routing_key == topic).count();
     for (lister, listed) in [("east", "west"), ("west", "east")] {

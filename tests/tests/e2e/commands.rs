@@ -157,7 +157,7 @@ async fn the_demonstration_runs_on_the_broker_too_and_leaves_nothing_there() {
         assert!(demo.out.contains(outcome), "{outcome} is missing in {}", demo.out);
     }
     assert!(demo.out.contains("p50 ") && !demo.out.contains("guest:guest@"), "{}", demo.out);
-    // The demonstration keeps to names of its own, whatever the configuration says.
+    // The demonstration keeps to names of its own, with any configuration.
     for queue in ["toolbus-demo.invoke", "toolbus-demo.invoke.dlq"] {
         assert_eq!(site.consumers(queue).await, None, "{queue} is still there: {}", demo.err);
     }

@@ -17,14 +17,14 @@ async fn call(site: &BrokerNamespace, arguments: &[&str]) -> Run {
     toolbus_at(site, &[&["call"], arguments].concat()).await
 }
 
-/// A server whose tool `get-env` tells this.
+/// A server whose tool `get-env` returns this.
 fn knowing(work: &Workplace, which: &str) -> Value {
     let mut server = work.server("everything");
     server["env"]["WHICH"] = json!(which);
     server
 }
 
-/// Returns what the tool `get-env` told.
+/// Returns the output of the tool `get-env`.
 fn which(run: &Run) -> Value {
     assert_eq!(run.code, 0, "{run:?}");
     run.json()["WHICH"].clone()

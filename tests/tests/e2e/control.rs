@@ -70,7 +70,7 @@ async fn unusable_messages_on_the_control_queue_get_an_error_or_are_dead_lettere
     invalid_arguments: The request is not usable: it cannot be read: more than 1000 names at line 1 column 4014.
     ");
 
-    // Without an address, of another type, or with an address that is refused: nobody can be told.
+    // Without an address, of another type, or with an address that is refused: no reply is possible.
     let nowhere = |request: Request| request.with(|_| BasicProperties::default());
     let dead = [
         (nowhere(broken("{")), "malformed_request"),
@@ -87,14 +87,14 @@ async fn unusable_messages_on_the_control_queue_get_an_error_or_are_dead_lettere
         assert_eq!(client.replies_to(&request.correlation), []);
     }
 
-    // A reply on a topic for requests is nobody's request.
+    // A reply on a topic for requests is no request.
     let before = client.received().len();
     for kind in ["Toolbus.ToolListResponse", "Toolbus.Pong", "RockBot.Tools.ToolError", "Toolbus.ToolsChanged"] {
         client.send(&broken("{}").of_type(kind)).await;
     }
     assert_eq!(client.exchange(&broken("{}")).await.kind(), "Toolbus.ToolListResponse");
     daemon.stop(&site).await;
-    assert_eq!(client.caught_up().await.len(), before + 1, "answers are not answered");
+    assert_eq!(client.caught_up().await.len(), before + 1, "replies get no reply");
     assert!(site.take(&queue).await.is_none());
     assert!(site.take(&format!("{queue}.dlq")).await.is_none());
 }

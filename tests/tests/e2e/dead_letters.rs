@@ -127,7 +127,7 @@ async fn a_replayed_request_that_has_run_gets_its_reply_again_and_does_not_run()
     assert_eq!((done.code, done.out.trim()), (0, "2 dead letters replayed"), "{done:?}");
     // One reply for both, where the second attaches to the first.
     let replies = || client.replies_to(&request.correlation);
-    eventually("an answer", async || (replies().len() > 1).then_some(())).await;
+    eventually("a reply", async || (replies().len() > 1).then_some(())).await;
     daemon.stop(&site).await;
     for reply in replies() {
         assert_eq!((reply.message_id(), &reply.data), (first.message_id(), &first.data));
@@ -151,7 +151,7 @@ async fn a_replay_reaches_the_queue_alone_that_the_letter_came_from() {
     // A quorum queue writes this one into everything.
     let names: Vec<_> = replayed.headers.keys().filter(|name| *name != "x-delivery-count").collect();
     assert!(names.is_empty(), "no trace of its death: {names:?}");
-    assert_eq!(client.caught_up().await, [], "nobody else hears of it");
+    assert_eq!(client.caught_up().await, [], "no other queue gets it");
 }
 
 #[tokio::test]

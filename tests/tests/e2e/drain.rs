@@ -1,4 +1,4 @@
-//! An orderly end: calls finish, or go back, or are told what became of them.
+//! The drain: calls finish, are requeued, or get a reply with their outcome.
 
 use std::time::{Duration, Instant};
 
@@ -45,7 +45,7 @@ impl Fixture {
         request
     }
 
-    /// Lets a second daemon answer what the first one left.
+    /// Starts a second daemon, for the requests that the first one left.
     async fn successor(&self) -> Daemon {
         self.backend.open();
         Daemon::start(&self.site, &self.tools).await

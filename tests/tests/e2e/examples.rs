@@ -140,7 +140,7 @@ impl Reader {
         }
     }
 
-    /// Answers every other task for the other agent, until the test ends.
+    /// Replies to every task for the other agent but those given up, until the test ends.
     async fn research(&self) {
         let mut replied = 0;
         loop {

@@ -1,4 +1,4 @@
-//! `identity.source = "broker"`: the login of a connection says who asks, and no name in a message does.
+//! `identity.source = "broker"`: the login of a connection decides the caller, and no name in a message does.
 
 use serde_json::{Value, json};
 use tokio::sync::OnceCell;
@@ -13,7 +13,7 @@ use toolbus_testing::rabbit::RabbitNode;
 
 use crate::recipe::{self, PASSWORD, RECIPE};
 
-/// These have equal rights, so that the daemon alone tells them apart.
+/// These have equal rights, so that the daemon alone distinguishes them.
 const LOGINS: [&str; 6] = ["svc-ana", "svc-ana-2", "ana", "bruno", "carla", "front"];
 static MADE: OnceCell<()> = OnceCell::const_new();
 
@@ -61,7 +61,7 @@ impl Fixture {
         Login { client: Client::connect_as(&self.site, &url_of(user).await).await, user }
     }
 
-    /// No tool was asked for these.
+    /// No tool ran with these ids.
     fn assert_not_run(&self, ids: &[&str]) {
         for id in ids {
             assert_eq!(self.backend.count(id), 0, "{id}");
@@ -70,7 +70,7 @@ impl Fixture {
 }
 
 impl Login {
-    /// Says in a request what the broker can verify.
+    /// Signs a request with the login, which the broker verifies.
     fn signed(&self, request: Request) -> Request {
         request.with(|properties| properties.with_user_id(self.user.into()))
     }
@@ -79,7 +79,7 @@ impl Login {
         Request { routing_key: topic.to_owned(), ..self.client.raw(body.to_string()) }
     }
 
-    /// Messages that say in every way that they are from `ana`, and are not.
+    /// Messages that claim in every way to be from `ana`, and are not.
     fn lies(&self, topic: &str, body: &Value) -> [Request; 3] {
         let claimed = || self.message(topic, body).header("rb-source", "ana");
         [self.signed(claimed()), claimed(), self.message(topic, body)]
@@ -118,7 +118,7 @@ async fn the_login_decides_which_tools_there_are_and_not_the_agent_named_in_the_
         ("svc-ana-2", true, None, &ana),
         ("bruno", true, None, &bruno),
         ("bruno", true, Some("ana"), &bruno),
-        // The name belongs to other logins, so that whoever gets a login of this name is not that agent.
+        // The name belongs to other logins, so that a login of this name is not that agent.
         ("ana", true, Some("ana"), &vec![]),
         ("carla", true, Some("ana"), &vec![]),
         ("svc-ana", false, Some("ana"), &vec![]),
@@ -273,7 +273,7 @@ async fn a_call_is_cancelled_by_a_login_of_its_agent_alone() {
         }
     }
     let unsigned = ana.client.exchange(&ana.message("tool.cancel", &id).header("rb-source", "ana")).await;
-    assert_eq!(unsigned.body()["cancelled"], false, "its own login, which it does not tell");
+    assert_eq!(unsigned.body()["cancelled"], false, "its own login, which the message does not name");
     assert_eq!(ana.client.replies_to(&call.correlation), []);
 
     let second = fixture.login("svc-ana-2").await;

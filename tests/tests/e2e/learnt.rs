@@ -26,7 +26,7 @@ topic = "tool.invoke.lab"
 "#;
 
 /// Builds the configuration of the daemon that runs the tools. The daemon that agents call sees what `front` may use
-/// here; each agent may use what its section says.
+/// here; each agent may use the tools of its section.
 fn lab(tools: &str) -> String {
     format!(
         "[invoke]\ntopics = [\"tool.invoke.lab\"]\n[identity]\ntrust_headers = true\n[agents.front]\n\
@@ -75,7 +75,7 @@ async fn a_daemon_that_comes_back_with_other_tools_is_learnt_anew() {
     let back = Daemon::start(&other, &lab("[tools]\ntime = true\n")).await;
     let client = Client::connect(&site).await;
     let echo = client.request("lab.echo", &json!({"text": "hi"})).by("ana");
-    // The other daemon does not know the tool; which is a reason to ask it.
+    // The other daemon does not know the tool, which is a reason to list its tools.
     assert_eq!(client.exchange(&echo).await.code(), "tool_not_found");
     front.remote_set("other tools", |set| set["tools"] == 2).await;
     back.stop(&other).await;

@@ -157,7 +157,7 @@ async fn attempt(connection: &Connection, action: &str, names: &str) -> Option<u
 fn code(error: &Error) -> u16 {
     match error.kind() {
         ErrorKind::ProtocolError(error) => error.get_id(),
-        other => panic!("no answer of the broker's: {other:?}"),
+        other => panic!("no response of the broker's: {other:?}"),
     }
 }
 
@@ -209,7 +209,7 @@ async fn publish(channel: &Channel, exchange: &str, key: &str, user: Option<&str
     published.await?.await.map(drop)
 }
 
-/// Has each of these users try what `lines` say of it, and compares what comes of it.
+/// Has each of these users make its attempts in `lines`, and compares their outcomes.
 pub(crate) async fn try_all(fixture: &Fixture, users: &[&str], lines: &'static str) {
     let attempts = attempts(lines);
     assert!(users.iter().all(|user| attempts.iter().any(|attempt| attempt[0] == *user)), "every user tries something");
@@ -316,9 +316,9 @@ async fn an_agent_needs_no_more_than_the_recipe_gives_it_for_mcp_servers() {
         let known = servers.iter().filter(|server| server["serverName"] == name).count();
         (known > 0).then_some(known)
     };
-    let first = eventually("to be told of the server", async || indexed("words").await).await;
+    let first = eventually("an index with the server", async || indexed("words").await).await;
     ana.send(&as_ana(ana.raw("{}").on("tool.meta.mcp.refresh").reply_to(""))).await;
-    eventually("to be told again", async || (indexed("words").await? > first).then_some(())).await;
+    eventually("another index", async || (indexed("words").await? > first).then_some(())).await;
 
     let details = ana.raw(json!({"serverName": "words"}).to_string()).on("mcp.manage");
     let details = details.of_type("RockBot.Tools.Mcp.McpGetServiceDetailsRequest").reply_to("mcp.manage.response.ana");
@@ -362,7 +362,7 @@ async fn an_agent_without_user_id_is_served_by_its_sidecar_on_its_own_topic_besi
     assert_eq!((reply.content().as_str(), reply.exchange.as_str()), ("from ana", "rockbot"), "{reply:?}");
     assert_eq!((reply.routing_key.as_str(), reply.kind()), ("tool.result.ana", "RockBot.Tools.ToolInvokeResponse"));
 
-    // On the shared topic the daemon that asks the broker who it is does not know it.
+    // On the shared topic, the daemon with verified identity does not know it.
     let operator = BrokerNamespace { url: fixture.url("operator"), ..fixture.site.clone() };
     ana.send(&call("tool.invoke")).await;
     assert_eq!(operator.take_dead_letter().await.header("rb-dead-reason"), "reply_to_refused");
@@ -412,7 +412,7 @@ async fn a_stock_agent_is_served_by_its_sidecar_in_a_virtual_host_of_its_own() {
     let ana = Client::listening_on(&site, &url, queue).await;
     let refresh = "RockBot.Tools.Mcp.McpMetadataRefreshRequest";
     ana.send(&of_stock_agent(&ana, "tool.meta.mcp.refresh", refresh, &json!({})).reply_to("")).await;
-    eventually("to be told of the server", async || {
+    eventually("an index with the server", async || {
         let all = ana.received().into_iter();
         let mut indexed = all.filter(|message| message.kind() == "RockBot.Tools.Mcp.McpServersIndexed");
         indexed.any(|message| message.body()["servers"][0]["serverName"] == "words").then_some(())
@@ -604,16 +604,16 @@ async fn the_right_to_declare_gets_around_topic_permissions() {
     let connection = fixture.connect("loose").await;
     assert_eq!(attempt(&connection, "publish", "rockbot tool.result.bruno").await, Some(403), "not directly");
 
-    // Through an exchange of its own, whose topics nobody checks.
+    // Through an exchange of its own, whose topics the broker does not check.
     let channel = connection.create_channel().await.unwrap();
     channel.confirm_select(ConfirmSelectOptions::default()).await.unwrap();
     act(&channel, "declare exchange", &["loose.way"]).await.unwrap();
     act(&channel, "bind exchange", &["rockbot", "loose.way", ""]).await.unwrap();
     act(&channel, "publish", &["loose.way", "tool.result.bruno"]).await.unwrap();
     let forged = eventually("the message", async || bruno.received().pop()).await;
-    assert_eq!(forged.routing_key, "tool.result.bruno", "not to be told from an answer by its topic");
+    assert_eq!(forged.routing_key, "tool.result.bruno", "its topic is that of a reply");
 
-    // Through a dead letter of its own queue, whose topic nobody checks either.
+    // Through a dead letter of its own queue, whose topic the broker does not check either.
     let mut arguments = FieldTable::default();
     arguments.insert("x-dead-letter-exchange".into(), AMQPValue::LongString("rockbot".into()));
     arguments.insert("x-dead-letter-routing-key".into(), AMQPValue::LongString("tool.result.bruno".into()));

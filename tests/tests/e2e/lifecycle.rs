@@ -22,7 +22,7 @@ fn rows(heading: &str) -> impl Iterator<Item = Vec<&'static str>> {
     table.take_while(|line| line.starts_with('|')).map(|row| row.trim_matches('|').split('|').map(str::trim).collect())
 }
 
-/// Every attribute of every span is in the tables, and every one that is said to be there always is.
+/// Every attribute of every span is in the tables, and every one that is listed as `always` is there.
 fn check_documented(spans: &[Span]) {
     let names: BTreeSet<&str> = rows("| Lifecycle span |").map(|columns| columns[0].trim_matches('`')).collect();
     assert_eq!(names.len(), 8, "{names:?}");

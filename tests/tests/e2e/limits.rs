@@ -85,7 +85,7 @@ async fn a_burst_passes_and_the_next_call_gets_the_exact_time_to_retry() {
     }
     "#);
 
-    // Whoever comes earlier is told so, and what is left of the time. A call of a busy machine may arrive late.
+    // An earlier call is refused with the remaining time. A call of a busy machine may arrive late.
     let mut ends = vec![replied + wait];
     while replied.elapsed() < wait / 2 {
         let early = client.exchange(&by(&client, "ana", "work")).await;
@@ -93,10 +93,10 @@ async fn a_burst_passes_and_the_next_call_gets_the_exact_time_to_retry() {
         ends.push(Instant::now() + Duration::from_millis(early.body()["retryAfterMs"].as_u64().unwrap()));
     }
     assert!(ends.len() > 1, "{wait:?}");
-    // A reply arrives a little after its time was told, never before.
+    // A reply arrives a little after its time was computed, never before.
     let earliest = *ends.iter().min().unwrap();
     tokio::time::sleep_until(earliest.into()).await;
-    assert!(!limited(&client, by(&client, "ana", "work")).await, "after the time that was told");
+    assert!(!limited(&client, by(&client, "ana", "work")).await, "after the reported time");
     assert!(limited(&client, by(&client, "ana", "work")).await, "one token had come, and no second one");
     daemon.stop(&site).await;
 }

@@ -1,4 +1,4 @@
-//! `tool.list`: what an agent is told of its tools is what it may call.
+//! `tool.list`: an agent is shown the tools that it may call.
 
 use std::collections::BTreeSet;
 

@@ -56,7 +56,7 @@ async fn every_request_survives(queue_type: &str) {
         let published = survivor.published(&id);
         assert!(replies.iter().all(|reply| reply.content() == format!("worked for {id}")), "{replies:?}");
         assert!(backend.count(&id) <= published, "{id}: published {published} times, ran {}", backend.count(&id));
-        // A repeated answer is the same one.
+        // A repeated reply is the same one.
         let mut ids: Vec<&str> = replies.iter().map(Message::message_id).collect();
         ids.dedup();
         assert_eq!(ids.len(), 1, "{id}");
@@ -163,11 +163,11 @@ async fn connections_closed_by_the_broker_are_opened_again_and_the_running_call_
     daemon.wait_until_ready().await;
     // The request has come again by now, and has found its call running.
     backend.open();
-    let reply = eventually("the answer", async || site.take(&survivor.queue).await).await;
+    let reply = eventually("the reply", async || site.take(&survivor.queue).await).await;
     assert_eq!((reply.content().as_str(), reply.correlation_id()), ("passed held", request.correlation.as_str()));
     daemon.stop(&site).await;
     assert_eq!(backend.count("held"), 1);
-    assert!(site.take(&survivor.queue).await.is_none(), "one answer");
+    assert!(site.take(&survivor.queue).await.is_none(), "one reply");
 }
 
 #[tokio::test]
@@ -205,7 +205,7 @@ async fn a_daemon_that_lost_its_connection_reports_nothing_of_calls_that_another
     }
     first.stop(&site).await;
     second.stop(&site).await;
-    // What the first one ran is told by both.
+    // Both report what the first one ran.
     let all = client.caught_up().await;
     assert!(all.iter().all(|reply| reply.code().is_empty()), "{all:?}");
     assert!(ids.iter().all(|id| backend.count(id) == 1));

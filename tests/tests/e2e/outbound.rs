@@ -1,4 +1,4 @@
-//! Settings for an agent when it calls: whom it may address, arguments that it does not choose, its own credentials.
+//! Settings for an agent when it calls: its recipients, arguments that it does not choose, its own credentials.
 
 use serde_json::{Value, json};
 use toolbus_e2e::backend::Backend;
@@ -95,7 +95,7 @@ async fn arguments_that_are_set_reach_the_backend_and_are_neither_shown_nor_take
     let (site, daemon, client) = Daemon::with_client(&format!("{rules}{tool}")).await;
     let reply = client.exchange(&by(&client, "ana", "notes", &json!({"id": "a"}))).await;
     assert_eq!(reply.content(), "worked for a-acme");
-    // Without a word of what is set; whoever has nothing set gives it.
+    // The list hides set arguments; an agent without set ones must give them.
     let schema = async |agent: &str| {
         let list = client.exchange(&client.raw(r#"{"names":["notes"]}"#).on("tool.list").by(agent)).await.body();
         assert!(agent != "ana" || !list.to_string().contains("tenant") && !list.to_string().contains("acme"), "{list}");

@@ -137,7 +137,7 @@ async fn two_daemons_share_the_requests_of_one_queue() {
         sources.insert(client.reply(request).await.header("rb-source").to_owned());
     }
     assert_eq!(sources.into_iter().collect::<Vec<_>>(), ["one", "two"]);
-    assert_eq!(client.received().len(), requests.len(), "one answer each");
+    assert_eq!(client.received().len(), requests.len(), "one reply each");
     one.stop(&site).await;
     two.stop(&site).await;
 }

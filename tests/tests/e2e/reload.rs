@@ -40,7 +40,7 @@ async fn a_reload_takes_over_policy_limits_and_endpoints() {
     assert_eq!(client.exchange(&work(&client, "work", "policy")).await.content(), "worked for policy");
     let echo = client.request("echo", &json!({"text": "x"})).by("ana");
     assert_eq!(client.exchange(&echo).await.code(), "tool_not_found");
-    assert_ne!(pong(&client).await["configDigest"], digest, "a ping tells which configuration runs");
+    assert_ne!(pong(&client).await["configDigest"], digest, "a ping shows which configuration runs");
 
     let limited = "tool_rate_limits = { work = { rps = 0.001, burst = 1 } }";
     daemon.reload(&rules(limited, &work_tool)).await;
@@ -125,7 +125,7 @@ async fn what_waits_for_a_restart_is_named() {
 #[tokio::test]
 async fn how_callers_are_identified_changes_with_a_restart_alone() {
     let (site, daemon, client) = Daemon::with_client("[tools]\necho = true\n").await;
-    // Rules that would be checked for verified callers, and then be kept for whoever claims to be one.
+    // Rules that would be checked for verified callers, and then hold for any caller that claims to be one.
     for identity in ["source = \"broker\"", "agent = \"ana\""] {
         let rules = format!("[tools]\necho = true\n[identity]\n{identity}\n[agents.ana]\nallowed_tools = [\"echo\"]\n");
         let line = daemon.reload(&rules).await;
@@ -200,7 +200,7 @@ async fn no_call_is_lost_while_the_configuration_is_reloaded_over_and_over() {
     };
     let (sent, ()) = tokio::join!(calling, reloading);
     assert!(sent.len() > RELOADS, "{} calls", sent.len());
-    eventually("every answer", async || (client.received().len() >= sent.len()).then_some(())).await;
+    eventually("every reply", async || (client.received().len() >= sent.len()).then_some(())).await;
     for (number, request) in sent.iter().enumerate() {
         let replies = client.replies_to(&request.correlation);
         let contents: Vec<_> = replies.iter().map(|reply| reply.content()).collect();

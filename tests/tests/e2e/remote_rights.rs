@@ -80,7 +80,7 @@ async fn complains(daemon: &Daemon, text: &str) {
     daemon.remote_set(text, |set| last_error(set).contains(text)).await;
 }
 
-/// Waits until the operator reads that access to this is refused. RabbitMQ 4 says which kind of access, before the word.
+/// Waits until the operator reads that access to this is refused. RabbitMQ 4 names the kind of access before the word.
 async fn is_refused_access(daemon: &Daemon, to: &str) {
     let text = format!("access to {to}");
     let is_so = |set: &Value| last_error(set).contains("ACCESS_REFUSED - ") && last_error(set).contains(&text);

@@ -22,7 +22,7 @@ const BROKER: &str = "br0ker-p4ssword-of-nobody";
 const SECRETS: [&str; 5] = [BEARER, BASIC, LEAK, ADMIN, BROKER];
 const PROGRAM: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/python/mcp_leaking.py");
 
-/// Answers with the request's headers, or with what it is asked to say.
+/// A server that responds with the request's headers, or with the given text.
 struct Parrot {
     base: String,
     _server: JoinSet<()>,
@@ -198,7 +198,7 @@ async fn a_secret_that_a_reload_brings_is_removed_from_then_on() {
     let line = daemon.reload(&parrot.config().replace(BEARER, new)).await;
     assert_eq!(line["message"], "reload: done", "{line}");
     assert_eq!(say().await, "[redacted] [redacted]", "the old one may be in use elsewhere");
-    // The log names the tool that a refused call asked for.
+    // The log names the requested tool of a refused call.
     assert_eq!(client.call(new, &json!({})).await.code(), "tool_not_found");
     let refused = eventually("the refusal", async || daemon.logged("a call was refused").into_iter().next()).await;
     assert_eq!(refused["asked"], "[redacted]");

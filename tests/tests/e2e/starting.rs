@@ -19,7 +19,7 @@ async fn a_broker_that_is_away_is_waited_for() {
     node.kill();
     let site = BrokerNamespace::on(&node);
     let daemon = Daemon::launch(&site, ECHO, &[]).await;
-    eventually("/readyz to say that the broker refuses", async || {
+    eventually("/readyz to report that the broker refuses", async || {
         let blocker = daemon.blocked_by("disconnected").await;
         blocker["detail"].as_str()?.contains("Connection refused").then_some(())
     })
@@ -106,7 +106,7 @@ async fn without_a_store_effects_are_known_in_the_state_folder_where_two_daemons
     }
     assert_eq!(std::fs::read_to_string(&runs).unwrap(), "x\n", "the effect happens once");
 
-    // Another name is another folder, and a folder that cannot be used is told with what is lost.
+    // Another name is another folder, and for a folder that cannot be used, what is lost is logged.
     let elsewhere = BrokerNamespace::shared().await;
     let config = counted(&runs);
     let (daemon, other) =

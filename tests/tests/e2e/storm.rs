@@ -94,9 +94,9 @@ async fn a_call_whose_daemon_is_killed_gets_an_unknown_outcome_and_is_not_run_ag
     let reply = client.reply(&request).await;
     assert!(is_unknown(&reply), "{reply:?}");
     backend.open();
-    // Whoever publishes it again gets the same reply.
+    // A request that is published again gets the same reply.
     client.send(&request).await;
-    let replies = eventually("the same answer", async || {
+    let replies = eventually("the same reply", async || {
         Some(client.replies_to(&request.correlation)).filter(|all| all.len() == 2)
     });
     let replies = replies.await;
@@ -146,7 +146,7 @@ async fn a_message_that_is_published_twice_runs_once_also_after_a_restart() {
     client.send(&request).await;
     let daemon = daemon.restarted().await;
     client.send(&request).await;
-    let replies = eventually("three answers", async || {
+    let replies = eventually("three replies", async || {
         Some(client.replies_to(&request.correlation)).filter(|all| all.len() == 3)
     });
     let replies = replies.await;

@@ -15,7 +15,7 @@ fn block(begin: &str) -> &'static str {
     rest.split("```").next().unwrap()
 }
 
-/// Record of what was called and said, without ids.
+/// Record of calls and messages, without ids.
 struct Transcript {
     text: String,
     ids: Vec<String>,
@@ -139,6 +139,6 @@ async fn two_agents_plan_find_help_delegate_and_report() {
     transcript.sent("toolbus", "ana", &result, &["output"]);
     transcript.line(&format!("ana reports: {report} {}", result.body()["output"].as_str().unwrap()));
 
-    assert!(transcript.text == block("left out.\n\n```\n"), "the document says otherwise:\n{}", transcript.text);
+    assert!(transcript.text == block("left out.\n\n```\n"), "the document differs:\n{}", transcript.text);
     daemon.stop(&site).await;
 }

@@ -81,6 +81,6 @@ async fn results_that_are_too_large_or_no_text_are_failures_with_one_reply_each(
     teapot: - | - | - | HTTP 418 I'm a teapot: as asked | retryable null
     nobody: execution_failed | not_started | Tool 'nobody' could not be reached: there was no connection. Nothing was sent; try again later. | - | retryable true
     ");
-    assert_eq!(client.received().len(), 8, "one answer each");
+    assert_eq!(client.received().len(), 8, "one reply each");
     daemon.stop(&site).await;
 }

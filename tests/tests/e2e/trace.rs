@@ -1,4 +1,4 @@
-//! Recent calls, as operators ask for them.
+//! Recent calls, as operators look them up.
 
 use serde_json::{Value, json};
 use toolbus_e2e::client::Client;

@@ -55,7 +55,7 @@ fn code(cell: &str) -> &str {
     cell.trim_matches('`')
 }
 
-/// Runs a line of a shell where the document says it is run; what a terminal would show.
+/// Runs a line of a shell in the folder of the document; returns what a terminal would show.
 async fn run(line: &str) -> (Option<i32>, String) {
     let folder = binary().parent().unwrap().display().to_string();
     let mut shell = Command::new("sh");
@@ -70,7 +70,7 @@ fn secrets() -> Vec<(&'static str, &'static str)> {
     lines.filter_map(|line| line.strip_prefix("export ")?.split_once('=')).collect()
 }
 
-/// A backend that answers with what it was asked, and with which credential: by its name, because a reply that repeats
+/// A backend that returns its request and the name of the credential that it came with, because a response that repeats
 /// a secret is changed by the daemon.
 async fn backend() -> (String, JoinSet<()>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -98,7 +98,7 @@ async fn make_logins() {
     RabbitNode::shared().await.import(&definitions.to_string()).await;
 }
 
-/// The daemon of the example, and everybody who calls it.
+/// The daemon of the example, and all its callers.
 struct Fixture {
     site: BrokerNamespace,
     daemon: Daemon,

@@ -9,7 +9,7 @@ use toolbus_testing::patience::eventually;
 
 /// Token that the client shows.
 pub(crate) const TOKEN: &str = "the-token-of-ana-0123456789";
-/// A server that tells, as the tool `about`, how often it was asked.
+/// A server whose tool `about` returns the number of its calls.
 const SMALL: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/python/mcp_small.py");
 /// Tools besides those that a test looks at, so that a list has more than one page.
 const MANY: usize = 250;
@@ -79,7 +79,7 @@ impl Fixture {
         .await;
     }
 
-    /// Waits until the server `everything` is told something.
+    /// Waits until the server `everything` has received a message.
     pub(crate) async fn eventually_heard(&self, method: &str) {
         eventually(&format!("{method} to be heard"), async || {
             (!self.work.heard("heard", method).is_empty()).then_some(())

@@ -19,7 +19,7 @@ use toolbus_testing::patience::eventually;
 
 use crate::fixture::{Fixture, TOKEN};
 
-/// Notifications that the client gets besides answers.
+/// Notifications that the client gets besides responses.
 #[derive(Debug, Clone, Default)]
 struct Notifications {
     progress: Arc<Mutex<Vec<f64>>>,

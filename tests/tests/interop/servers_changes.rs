@@ -8,7 +8,7 @@ use toolbus_testing::patience::eventually;
 
 const RULES: &str = "[identity]\ntrust_headers = true\n[agents.ana]\n";
 
-/// Returns what ana is told of her tools or of her servers: what came and what went.
+/// Returns the announcements to ana of added and removed tools or servers.
 fn announced(client: &Client, topic: &str, came: &str, went: &str) -> Vec<(Value, Value)> {
     let messages = client.received().into_iter().filter(|message| message.routing_key == topic);
     messages.map(|message| (message.body()[came].clone(), message.body()[went].clone())).collect()

@@ -1,10 +1,10 @@
-//! Answers of servers that others wrote, as the wire has them.
+//! Results of third-party servers, as the wire has them.
 
 use serde_json::{Value, json};
 use toolbus_e2e::mcp::Workplace;
 use toolbus_e2e::message::Message;
 
-/// The parts of an answer that are the tool's, long data apart.
+/// The parts of a reply that are the tool's, without long data.
 fn shown(reply: &Message) -> Value {
     let mut body = reply.body();
     for block in body["contentBlocks"].as_array_mut().into_iter().flatten() {
@@ -194,7 +194,7 @@ async fn an_error_that_a_tool_returns_is_a_result() {
     for reply in [elsewhere, nowhere] {
         assert_eq!((reply.body()["isError"].clone(), reply.code()), (json!(true), String::new()), "{:?}", reply.body());
     }
-    // This one says so in words alone.
+    // This server reports an error in text alone.
     let query = client.call("read_query", &json!({"query": "SELECT * FROM missing"})).await;
     assert_eq!(query.content(), "Database error: no such table: missing");
     assert_eq!(query.body()["isError"], false);

@@ -54,7 +54,7 @@ async fn an_http_server_that_was_started_anew_is_reached_again() {
         assert_ne!(away.code(), "", "{:?}", away.body());
         let _again = HttpServer::start_on(transport, port).await;
         let since = std::time::Instant::now();
-        eventually("a good answer", async || (client.exchange(&echo()).await.content() == "Echo: here").then_some(()))
+        eventually("a good reply", async || (client.exchange(&echo()).await.content() == "Echo: here").then_some(()))
             .await;
         println!("{transport}: a good answer {:?} after the server was there again", since.elapsed());
         daemon.stop(&site).await;

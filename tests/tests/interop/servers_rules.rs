@@ -19,7 +19,7 @@ async fn arguments_are_checked_against_the_servers_own_schema_as_strictly_as_it_
     let refused = client.exchange(&at(&client, "everything", "get-annotated-message", &wrong)).await;
     assert_eq!(refused.code(), "invalid_arguments");
     insta::assert_snapshot!(refused.error(), @r#"The arguments do not fit the tool's parameters: /includeImage: value is not of type "boolean"; /messageType: value is not one of "error", "success" or "debug""#);
-    // What is not checked here is checked at the server, which says so in a result of its own.
+    // What the daemon does not check the server does, with an error result of its own.
     for validation in ["off", "warn"] {
         let reply = client.exchange(&at(&client, validation, "get-annotated-message", &wrong)).await;
         assert_eq!((reply.body()["isError"].clone(), reply.code()), (json!(true), String::new()), "{validation}");

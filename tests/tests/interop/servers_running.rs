@@ -1,4 +1,4 @@
-//! Calls that take long, at a server that others wrote: progress, and how the server hears that nobody waits any more.
+//! Calls that take long, at a server that others wrote: progress, and the cancellation once no caller waits any more.
 
 use serde_json::{Value, json};
 use toolbus_e2e::client::{Client, Request};
@@ -11,7 +11,7 @@ use toolbus_testing::patience::eventually;
 const LOG: &str = "sent.jsonl";
 const LONG: &str = "trigger-long-running-operation";
 
-/// A daemon whose server is overheard.
+/// A daemon whose server's input is recorded.
 async fn world() -> (BrokerNamespace, Workplace, Daemon, Client) {
     let (site, work) = (BrokerNamespace::shared().await, Workplace::new().await);
     let daemon = work.daemon(&site, &json!({"everything": work.overheard("everything", LOG)}), "").await;
@@ -31,7 +31,7 @@ async fn sent(work: &Workplace) -> Value {
     eventually("the call at the server", async || Some(work.heard(LOG, "tools/call").pop()?["id"].clone())).await
 }
 
-/// Waits until the server was told that a request is cancelled.
+/// Waits until the server has received the cancellation of a request.
 async fn cancelled_at_server(work: &Workplace, request: &Value) {
     eventually("the cancellation at the server", async || {
         let notifications = work.heard(LOG, "notifications/cancelled");

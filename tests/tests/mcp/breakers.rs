@@ -1,4 +1,4 @@
-//! An MCP server that does not answer is not called for a while, with all of its tools.
+//! The circuit breaker of an MCP server that does not respond, for all of its tools.
 
 use serde_json::json;
 use toolbus_testing::patience::eventually;

@@ -55,7 +55,7 @@ impl Bridge {
         .await
     }
 
-    /// Answers as the peers do: on the topic that the request names.
+    /// Replies as the peers do: on the topic that the request names.
     async fn send_reply(&self, request: &Message, kind: &str, body: &Value) {
         let topic = request.properties.reply_to().as_ref().unwrap().to_string();
         let reply = self.client.raw(body.to_string()).on(&topic).of_type(kind).header("rb-source", self.name);
@@ -162,7 +162,7 @@ async fn of_several_bridges_with_a_server_of_one_name_the_first_by_name_counts_a
     let front = Daemon::start(&site, FRONT).await;
     other.describe(&other.request_on(MANAGE, 0).await, &[], Some("Server 'Notes' is not connected")).await;
     let (of_beta, of_alpha) = (beta.request_on(MANAGE, 0).await, alpha.request_on(MANAGE, 0).await);
-    // Whose reply is first does not matter.
+    // The order of the replies does not matter.
     tokio::join!(beta.describe(&of_beta, &["forged"], None), alpha.describe(&of_alpha, &["read_note", "more"], None));
     let both = |set: &Value| set["phase"] == "ready" && !set["rivals"].is_null();
     let set = front.remote_set("the tools of the server", both).await;
@@ -212,7 +212,7 @@ async fn a_bridge_that_announces_a_known_server_is_found_and_lists_of_bridges_of
     }
     // The next request comes after the last replies were taken.
     announced(&second).await;
-    assert_eq!(front.logged("another daemon listed its tools").len(), 2, "whose answer is first does not matter");
+    assert_eq!(front.logged("another daemon listed its tools").len(), 2, "the order of the replies does not matter");
     assert_eq!(front.logged(SEVERAL).len(), 1);
     front.stop(&site).await;
 }
@@ -234,7 +234,7 @@ async fn bridges_are_requested_to_announce_the_server_once_with_each_connection(
     bridge.describe(&bridge.request_on(MANAGE, 0).await, &["read_note"], None).await;
     front.remote_set("the tools of the server", |set| set["phase"] == "ready").await;
 
-    // Neither an announcement nor a reload is a reason to ask for one.
+    // Neither an announcement nor a reload is a reason to request one.
     bridge.announce().await;
     bridge.describe(&bridge.request_on(MANAGE, 1).await, &["read_note"], None).await;
     front.reload(&format!("{FRONT}[tools]\necho = true\n")).await;
@@ -256,10 +256,10 @@ async fn a_server_that_no_bridge_has_is_shown_with_the_error_of_the_bridges() {
     let bridge = Bridge::start(&site, "mcp-bridge.RockBot").await;
     let front = Daemon::start(&site, FRONT).await;
     bridge.describe(&bridge.request_on(MANAGE, 0).await, &[], Some("Server 'Notes' is not connected")).await;
-    let set = front.remote_set("what the bridge says", |set| !set["lastError"].is_null()).await;
+    let set = front.remote_set("the error of the bridge", |set| !set["lastError"].is_null()).await;
     assert_eq!(set["phase"], "waiting");
     assert!(set["lastError"].as_str().unwrap().contains("is not connected"), "{set}");
-    // Asked again after the first request was given up.
+    // Requested again after the first request was given up.
     bridge.describe(&bridge.request_on(MANAGE, 1).await, &["read_note"], None).await;
     front.remote_set("the tools of the server", |set| set["phase"] == "ready").await;
     front.stop(&site).await;

@@ -1,4 +1,4 @@
-//! Requests for the daemon itself, not for one of its MCP servers; and who starts servers.
+//! Requests for the daemon itself, not for one of its MCP servers; and which requests start servers.
 
 use serde_json::json;
 use toolbus_e2e::client::Client;

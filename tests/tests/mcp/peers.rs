@@ -1,4 +1,4 @@
-//! Agents of the peers without a bridge of their own: what they are told of servers, what they ask, and what they call.
+//! Agents of the peers without a bridge of their own: indexes of servers, requests about them, and calls.
 
 use serde_json::{Value, json};
 use toolbus_e2e::daemon::Daemon;
@@ -56,7 +56,7 @@ async fn agents_with_a_section_are_notified_at_the_start_each_of_the_servers_tha
     let daemon = Daemon::start(&site, &format!("{AGENTS}{}", small.file())).await;
     first.knows(&[("Notes", &["read_note", "write_note"]), ("mail", &["send_mail"])]).await;
     second.knows(&[("Notes", &["read_note"])]).await;
-    assert_eq!(other.indexes(), [], "nobody knows of it yet");
+    assert_eq!(other.indexes(), [], "it is not announced yet");
     other.refresh(Some("notes")).await;
     other.knows(&[("Notes", &["read_note", "write_note"]), ("mail", &["send_mail"])]).await;
 
@@ -243,7 +243,7 @@ async fn every_request_about_servers_gets_a_reply_and_an_unsupported_one_an_erro
     McpOfTomorrowResponse {"error":"This bridge does not serve requests of the type RockBot.Tools.Mcp.McpOfTomorrowRequest.","serverName":"notes"}
     "#);
 
-    // The only one that has no reply; what is asked after it shows that it was taken.
+    // The only one that has no reply; the reply to a later request shows that it was taken.
     let release = peer.question("McpReleaseSessionQuestionsRequest", &json!({"sessionId": "s"}));
     peer.management.send(&release).await;
     let unknown = peer.question("any", &json!({})).of_type("of.nobody");

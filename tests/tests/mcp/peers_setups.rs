@@ -12,7 +12,7 @@ use crate::small::{Small, known};
 
 const AGENTS: &str = "[identity]\ntrust_headers = true\n[agents.RockBot]\ndenied_tools = [\"treasure\"]\n";
 
-/// The queues of an agent's own bridge. What is in them the bridge would have answered, too.
+/// The queues of an agent's own bridge. The bridge would have replied, too, to the messages in them.
 struct OwnBridge {
     calls: Client,
     questions: Client,
@@ -26,7 +26,7 @@ impl OwnBridge {
         }
     }
 
-    /// Answers what came for it, as it would.
+    /// Replies to the request, as the bridge would.
     async fn send_reply(&self, request: &Request) {
         let queue = if request.routing_key == INVOKE { &self.calls } else { &self.questions };
         let taken = eventually("the bridge's copy", async || queue.replies_to(&request.correlation).pop()).await;
@@ -62,7 +62,7 @@ async fn start(site: &BrokerNamespace, small: &Small, rule: &str) -> Daemon {
     daemon
 }
 
-/// Who answered a request, as the agent saw it.
+/// Returns the senders of the replies to a request, as the agent saw them.
 fn repliers(peer: &Peer, request: &Request) -> Vec<String> {
     let of_both = [peer.proxy.replies_to(&request.correlation), peer.management.replies_to(&request.correlation)];
     let mut sources: Vec<String> = of_both.concat().iter().map(|reply| reply.header("rb-source").to_owned()).collect();
@@ -87,7 +87,7 @@ async fn a_daemon_that_replies_for_unknown_servers_races_an_agents_own_bridge() 
     }
     for request in &requests {
         let both = async || (repliers(&peer, request) == ["mcp-bridge.RockBot", "toolbus"]).then_some(());
-        eventually("an answer of each", both).await;
+        eventually("a reply of each", both).await;
     }
     daemon.stop(&site).await;
     assert_eq!(small.calls(), Vec::<String>::new());
@@ -130,7 +130,7 @@ async fn a_server_that_both_bridges_have_is_called_by_both() {
     let call = peer.call("read_note", "both", Some("notes"));
     peer.proxy.send(&call).await;
     own.send_reply(&call).await;
-    eventually("two answers", async || (repliers(&peer, &call).len() == 2).then_some(())).await;
+    eventually("two replies", async || (repliers(&peer, &call).len() == 2).then_some(())).await;
     daemon.stop(&site).await;
 }
 

@@ -1,4 +1,4 @@
-//! Tools that change what they say of themselves.
+//! Tools that change their definitions.
 
 use serde_json::{Value, json};
 use toolbus_e2e::client::Client;
@@ -64,7 +64,7 @@ async fn recorded(daemon: &Daemon, source: &str) {
     .await;
 }
 
-/// Has the server list other tools, as if somebody had updated it.
+/// Has the server list other tools, as after an update.
 async fn update(daemon: &Daemon, small: &Small, tools: &[(&str, &str)]) {
     small.list(tools);
     let restarted = daemon.operate(&["mcp", "restart", "files"]).await;
@@ -94,7 +94,7 @@ async fn a_tool_that_changes_is_held_back_by_every_route_until_what_was_shown_is
     let within = json!({"server_name": "files", "tool_name": "read", "arguments": {"text": "4"}});
     assert!(!client.call("mcp_invoke_tool", &within).await.body().to_string().contains("files.read"));
     assert_eq!(client.call("write", &json!({"text": "5"})).await.content(), "files.write: 5");
-    assert_eq!(small.calls(), ["files.read: 1", "files.write: 5"], "the server was not asked");
+    assert_eq!(small.calls(), ["files.read: 1", "files.write: 5"], "the server was not called");
     assert_eq!(daemon.blocked_by("tool_held_back").await["tool"], "read");
     assert_eq!(daemon.get("/status").await.unwrap().1["counts"]["heldBack"], 1);
     let explained = daemon.operate(&["explain", "default", "read"]).await;
@@ -187,7 +187,7 @@ async fn an_endpoint_that_an_edit_changed_is_held_and_approved_without_a_daemon(
     assert_eq!(approved.code, 0, "{approved:?}");
     // The daemon that runs takes over what was written beside it.
     become_so(&daemon, "rest", &[("get_weather", "pinned", false)]).await;
-    eventually("the endpoint to be run, where nobody answers", async || {
+    eventually("the endpoint to be run, without a server", async || {
         (client.call("get_weather", &json!({})).await.code() == "execution_failed").then_some(())
     })
     .await;

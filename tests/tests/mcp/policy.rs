@@ -81,7 +81,7 @@ impl Caller<'_> {
         ]
     }
 
-    /// Every way to a tool of a server, those that only ask about it included.
+    /// Every way to a tool of a server, those that only describe it included.
     fn all_ways(&self, server: &str, tool: &str) -> Vec<Request> {
         let question = json!({"server_name": server, "tool_name": tool});
         let mut all = self.ways(server, tool, "").to_vec();
@@ -129,7 +129,7 @@ impl Caller<'_> {
         assert_eq!((&managed, &described), (all, all), "mcp.manage and mcp_get_service_details");
     }
 
-    /// Checks that these are nowhere for the caller, and that nothing tells them from what is not there.
+    /// Checks that these are nowhere for the caller, and look like unknown ones.
     async fn lacks(&self, hidden: &[[(&str, &str); 2]]) {
         for [hidden, unknown] in hidden {
             let ways = self.all_ways(hidden.0, hidden.1).into_iter().zip(self.all_ways(unknown.0, unknown.1));
@@ -162,7 +162,7 @@ fn names(tools: &Value) -> Vec<String> {
     tools.as_array().unwrap().iter().map(|tool| tool["name"].as_str().unwrap().to_owned()).collect()
 }
 
-/// Everything that a reply says, without what differs from answer to answer.
+/// Returns the body of a reply without what differs from reply to reply.
 fn comparable(reply: &Message) -> String {
     let mut body = reply.body();
     if let Some(id) = body.get_mut("toolCallId") {

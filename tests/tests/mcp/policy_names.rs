@@ -32,7 +32,7 @@ async fn the_first_server_by_name_has_the_name_and_the_other_is_reached_by_its_o
     let (site, daemon, client) = Daemon::with_client(&format!("{slow}{beta}")).await;
     known(&daemon, &["beta"]).await;
     known(&daemon, &["alpha"]).await;
-    // Names are settled once every server has been tried; before that, beta answers.
+    // Names are settled once every server has been tried; before that, beta is called.
     eventually("the name to be alpha's", async || {
         (content(&client, &same_tool(&client, None)).await == "alpha.same: x").then_some(())
     })
@@ -46,7 +46,7 @@ async fn the_first_server_by_name_has_the_name_and_the_other_is_reached_by_its_o
     let list = client.exchange(&client.raw("{\"names\":[\"same\"]}").on("tool.list")).await.body();
     assert_eq!((&list["tools"][0]["source"], list["tools"].as_array().unwrap().len()), (&json!("mcp:alpha"), 1));
 
-    // Said once, however often a server starts.
+    // Logged once, however often a server starts.
     let process = async || daemon.operate(&["mcp", "show", "alpha", "--output", "json"]).await.json()["pid"].clone();
     let before = process().await;
     assert_eq!(daemon.operate(&["mcp", "restart", "alpha"]).await.code, 0);

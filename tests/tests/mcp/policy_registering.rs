@@ -31,7 +31,7 @@ async fn called(client: &Client, agent: &str, tool: &str, arguments: &Value) -> 
     client.exchange(&client.request(tool, arguments).by(agent)).await
 }
 
-/// Returns what a server tells of itself; the code of the reply when it tells nothing.
+/// Returns the result of a server's tool `about`, or the code of the error.
 async fn about(client: &Client, agent: &str, server: &str) -> Result<Value, String> {
     let request = client.request("about", &json!({})).by(agent).header("rb-rb-mcp-server", server);
     let reply = client.exchange(&request).await;

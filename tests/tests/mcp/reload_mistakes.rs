@@ -12,9 +12,9 @@ use crate::small::{Small, known};
 /// Log message for every mistake, once.
 const MISTAKE: &str = "MCP servers cannot be used as they are configured";
 
-/// Waits until the last error of `time` says something of its configuration, or nothing; gives the server's status.
+/// Waits until the last error of `time` names its configuration, or does not; gives the server's status.
 async fn status_when(daemon: &Daemon, is_outdated: bool) -> Value {
-    eventually("what is told of the server", async || {
+    eventually("the last error of the server", async || {
         let status = status(daemon, "time").await;
         (status["lastError"].to_string().contains("goes on as it was configured before") == is_outdated)
             .then_some(status)
@@ -47,14 +47,14 @@ async fn a_server_with_a_mistake_goes_on_as_it_was_and_the_mistake_is_reported()
         let status = status_when(&daemon, true).await;
         assert!(status["lastError"].as_str().unwrap().contains(field), "{status}");
         assert_eq!((&status["pid"], &status["phase"]), (&time, &json!("ready")));
-        // Everybody may read this, and paths and variables are nothing for everybody.
+        // `/status` is public, and shows neither paths nor variables.
         let public = daemon.get("/status").await.unwrap().1.to_string();
         assert!(!public.contains("mcp.json") && !public.contains("NOT_SET_HERE"), "{public}");
         assert!(public.contains("goes on as it was configured before: `toolbus status` says why"), "{public}");
         works().await;
     }
 
-    // A signal reads the file, too, and tells nothing that is known.
+    // A signal reads the file, too, and reports nothing that is known.
     let signalled = format!(
         "[http]\nadmin_token = \"a-token-of-the-tests\"\n[mcp]\nservers_file = {:?}\n[tools.limits.get_current_time]\n\
          max_in_flight = 1\n",
@@ -65,7 +65,7 @@ async fn a_server_with_a_mistake_goes_on_as_it_was_and_the_mistake_is_reported()
     works().await;
     daemon.logged_times(MISTAKE, 2).await;
 
-    // Who checks the file is not spared.
+    // `toolbus check` reports the mistake, too.
     let check = daemon.operate(&["check", "--config", "site.toml", "--config", "more.toml"]).await;
     assert_eq!(check.code, 2, "{check:?}");
 

@@ -106,7 +106,7 @@ async fn a_server_registered_at_one_replica_is_reached_at_both_until_it_is_unreg
         let about: Value = serde_json::from_str(&reply.content()).unwrap();
         processes.insert(about["pid"].as_u64().unwrap());
     }
-    assert_eq!(processes.len(), 2, "each replica has answered by a server of its own");
+    assert_eq!(processes.len(), 2, "each replica has called a server of its own");
 
     let taken = client.exchange(&client.request("mcp_register_server", &arguments).by("bruno")).await;
     assert_eq!(taken.body()["isError"], true, "{taken:?}");
@@ -241,7 +241,7 @@ async fn the_daemons_that_run_calls_reply_to_lists_and_pings() {
 
 /// Callers of an update, each with one call at a time.
 const CALLERS: usize = 16;
-/// Calls that have to be answered between two steps of an update.
+/// Replies that have to come between two steps of an update.
 const BETWEEN: usize = 100;
 
 #[tokio::test]
@@ -268,7 +268,7 @@ async fn an_update_of_one_replica_after_the_other_loses_no_call_and_runs_none_tw
     };
     let progress = async || {
         let goal = replied.load(Ordering::Relaxed) + BETWEEN;
-        eventually("answers", async || (replied.load(Ordering::Relaxed) >= goal).then_some(())).await;
+        eventually("replies", async || (replied.load(Ordering::Relaxed) >= goal).then_some(())).await;
     };
     let updating = async {
         progress().await;

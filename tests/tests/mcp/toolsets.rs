@@ -63,7 +63,7 @@ impl Fixture {
         self.client.raw(body.to_string()).by(agent)
     }
 
-    /// Returns what the server of a session tells of itself.
+    /// Returns the result of `about` at the server of a session.
     async fn about(&self, agent: &str, session: &str) -> Value {
         parsed(&self.client.exchange(&self.request(agent, session)).await)
     }

@@ -13,7 +13,7 @@ pub(crate) struct Fixture {
     pub(crate) daemon: Daemon,
 }
 
-/// Rules by which ana has these tools, and whatever else is said of her, and bea has `echo`.
+/// Rules by which ana has these tools and `more`, further keys of her section, and bea has `echo`.
 pub(crate) fn rules(backend: &Backend, tools: &[&str], more: &str) -> String {
     let gate = backend.tool("gate", "/gate?id={id}", "");
     let large = backend.endpoint(

@@ -94,7 +94,7 @@ async fn the_trace_of_the_http_request_counts_where_the_message_has_none() {
         assert_eq!(hex(&span(&spans, name).parent_span_id), CLIENT, "{name}");
     }
     let quiet = backend.headers("quiet");
-    // The span in between has an id, and nobody exports it.
+    // The span in between has an id, and is not exported.
     let carried = quiet["traceparent"].to_str().unwrap();
     let stays = carried.starts_with(&format!("00-{TRACE}-")) && carried.ends_with("-00");
     assert!(stays, "what the sender did not sample stays so: {carried}");

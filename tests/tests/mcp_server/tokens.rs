@@ -1,4 +1,4 @@
-//! Tokens: wrong ones hold nobody up, changed ones count at once, and none is written anywhere.
+//! Tokens: wrong ones delay no call, changed ones count at once, and none is written anywhere.
 
 use std::time::{Duration, Instant};
 
@@ -45,7 +45,7 @@ async fn a_flood_of_wrong_tokens_delays_no_call_with_a_right_one() {
         let response = known.post(&[ANA, &session], &call).await;
         assert_eq!(response.json()["result"]["content"][0]["text"], "x");
         times.push(started.elapsed());
-        // And whoever comes anew. One that is too busy to send its request may have to make room, as those of the flood.
+        // And new connections. One that sends no request in time may have to make room, as those of the flood.
         eventually("an entry", async || {
             (Connection::open(daemon.listen()).await.post(&[ANA], &hello()).await.code == 200).then_some(())
         })

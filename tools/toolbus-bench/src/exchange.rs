@@ -5,7 +5,7 @@ use tokio::task::JoinSet;
 
 use crate::broker::load::Sample;
 
-/// Wait after what failed, so that a server which refuses at once is not asked more often than one that answers.
+/// Wait after a failure, so that a server which refuses at once gets no more requests than one that responds.
 const AFTER_FAILURE: Duration = Duration::from_millis(10);
 
 /// Why there is no good response.
@@ -23,7 +23,7 @@ pub(crate) enum ExchangeError {
     /// Not the response that was wanted.
     #[error("answered {0}: {1}")]
     Refused(u16, String),
-    /// Not what the protocol says.
+    /// Not what the protocol requires.
     #[error("{0}")]
     Unreadable(String),
     /// Anything else.
@@ -31,9 +31,9 @@ pub(crate) enum ExchangeError {
     Other(String),
 }
 
-/// Something that is asked again and again.
+/// A request that is sent again and again.
 pub(crate) trait Exchange: Send + 'static {
-    /// Asks once, and looks whether the response is good.
+    /// Sends the request once, and checks the response.
     ///
     /// # Errors
     ///
@@ -57,7 +57,7 @@ impl LoopResult {
     ///
     /// # Errors
     ///
-    /// What was said where one was not.
+    /// The first failure, where one was not.
     pub(crate) fn flawless(self) -> Result<Sample, ExchangeError> {
         match self.failure {
             None => Ok(self.sample),
@@ -66,7 +66,8 @@ impl LoopResult {
     }
 }
 
-/// A closed loop of callers, each in a task of its own: it asks, waits for the response, and asks again, for about this long.
+/// A closed loop of callers, each in a task of its own: it sends a request when the last one has its response, for about
+/// this long.
 ///
 /// # Errors
 ///

@@ -57,7 +57,7 @@ impl HttpConnection {
         self.address
     }
 
-    /// Sends a request, and waits for the whole answer.
+    /// Sends a request, and waits for the whole response.
     pub(crate) async fn send(&mut self, request: Request<Outgoing>) -> Result<HttpResponse, ExchangeError> {
         let response = match tokio::time::timeout(RESPONSE_TIME, self.exchange(request)).await {
             Ok(response) => response,
@@ -147,7 +147,7 @@ impl Drop for OpenStream {
     }
 }
 
-/// A page that is asked for again and again, and must not change.
+/// A page that is requested again and again, and must not change.
 pub(crate) struct MeasuredPage {
     connection: HttpConnection,
     uri: Uri,

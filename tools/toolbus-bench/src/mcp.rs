@@ -110,7 +110,7 @@ mod tests {
         assert!(subject.check(Some("anything"), false).is_ok() && subject.check(Some("anything"), true).is_err());
         assert!(parsed(&["--mcp-command", " "]).is_err());
         assert!(parsed(&["--mcp-command", "a", "--mcp-arguments", "[]"]).is_err());
-        assert!(parsed(&[]).unwrap().check(Some("anything"), false).is_err(), "its answer is known");
+        assert!(parsed(&[]).unwrap().check(Some("anything"), false).is_err(), "its result is known");
     }
 
     #[test]

@@ -11,7 +11,7 @@ use serde_json::{Map, Value, json};
 use crate::exchange::{Exchange, ExchangeError};
 use crate::http::{HttpConnection, HttpResponse, OpenStream, host};
 
-/// The version with sessions that is asked for; what the server answers is spoken.
+/// The version with sessions that is requested; the one of the server's response is spoken.
 const WITH_SESSIONS: &str = "2025-06-18";
 /// The version without.
 const STATELESS: &str = "2026-07-28";
@@ -28,7 +28,7 @@ pub(crate) struct McpEndpoint {
     pub(crate) address: SocketAddr,
     /// The path, such as `/mcp`.
     pub(crate) path: String,
-    /// The bearer token, where one is asked for.
+    /// The bearer token, where one is required.
     pub(crate) token: Option<String>,
 }
 
@@ -39,7 +39,7 @@ pub(crate) struct ToolUse {
     pub(crate) tool: String,
     /// Arguments of the tool.
     pub(crate) arguments: Map<String, Value>,
-    /// The text that it answers; absent: anything that is no error.
+    /// The text of its result; absent: anything that is no error.
     pub(crate) text: Option<String>,
 }
 
@@ -88,7 +88,7 @@ impl McpClient {
     ///
     /// # Errors
     ///
-    /// If the server does not answer, or not as MCP demands.
+    /// If the server does not respond, or not as MCP demands.
     pub(crate) async fn initialize(endpoint: &McpEndpoint) -> Result<Self, ExchangeError> {
         let mut client = Self::new(endpoint)?;
         let info = json!({"name": "toolbus-bench", "version": env!("CARGO_PKG_VERSION")});
@@ -104,7 +104,7 @@ impl McpClient {
         if response.status.is_success() { Ok(client) } else { Err(response.refusal()) }
     }
 
-    /// Speaks the version without sessions: every request says of itself what it is.
+    /// Speaks the version without sessions: every request has its own metadata.
     ///
     /// # Errors
     ///

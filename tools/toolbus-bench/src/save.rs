@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 /// Options that change nothing of what is measured; each has a value.
 const ASIDE: [&str; 4] = ["--save", "--name", "--output", "--color"];
 
-/// Puts a report into a file, in place of the entry of this name.
+/// Puts a report into a file, replacing the entry of this name.
 pub(crate) fn save(file: &Path, name: &str, report: &impl Serialize) -> io::Result<()> {
     let words = std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned());
     let entry = json!({

@@ -119,7 +119,7 @@ impl Used {
     /// Puts it together with what was measured since.
     fn figures(self, sample: Sample) -> Result<Figures, MeasureError> {
         let load = [self.0, Self::now()?.0];
-        // Those that answer are the processes below this one.
+        // Scripts run in the processes below this one.
         let children = load.map(|usage| Usage { cpu: usage.ended_children, ..usage });
         Ok(Figures::new(sample, children, load))
     }

@@ -42,7 +42,7 @@ fn the_mcp_server_is_measured_beside_the_bus_and_a_page_and_another_proxy() {
     let args =
         ["--mcp-server", "--rounds", "1", "--seconds", "1", "--callers", "1,4", "--sessions", "20", "--output", "json"];
     let done = bench(&[&args[..], &["--peer", PEER]].concat());
-    // How fast it is depends on what else this machine does: that is not looked at, nor the exit code, which says it.
+    // Speed depends on the load of this machine: neither figures nor the exit code, which depends on them, are checked.
     let report: Value = serde_json::from_slice(&done.stdout).unwrap_or_default();
     let errors = String::from_utf8_lossy(&done.stderr);
     let rows = report["rows"].as_array().unwrap_or_else(|| panic!("{errors}"));
@@ -89,7 +89,7 @@ fn a_proxy_that_does_not_start_is_reported_with_its_output() {
 fn bench_measures_scripts_and_reports_what_they_leave_behind() {
     let given = ["--script", "--rounds", "1", "--seconds", "1", "--callers", "2", "--scripts", "5", "--output", "json"];
     let done = bench(&given);
-    // How fast it is depends on what else this machine does: that is not looked at, nor the exit code, which says it.
+    // Speed depends on the load of this machine: neither figures nor the exit code, which depends on them, are checked.
     let report: Value = serde_json::from_slice(&done.stdout).unwrap_or_default();
     let is = |row: &Value, side: &str| row["side"].as_str().is_some_and(|name| name.starts_with(side));
     let rows = report["rows"].as_array().unwrap_or_else(|| panic!("{}", ended(&done).2));

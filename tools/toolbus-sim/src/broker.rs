@@ -126,7 +126,7 @@ impl SimBroker {
         self.tables.lock().queues.contains_key(name)
     }
 
-    /// Declares and binds what the subscription says, and subscribes.
+    /// Declares and binds the subscription's queue, and subscribes.
     pub(crate) fn subscribe(
         &self,
         connection: u64,

@@ -23,9 +23,9 @@ const MAX_PUBLISHES: usize = 30;
 #[derive(Debug, Clone)]
 pub(crate) struct PlannedRequest {
     pub(crate) number: usize,
-    /// Number under which the ask's tool records its runs: that of the first ask with the same key, or its own.
+    /// Number under which its tool records its runs: that of the first request with the same key, or its own.
     pub(crate) request: usize,
-    /// Whether the ask has an idempotency key.
+    /// Whether it has an idempotency key.
     pub(crate) has_key: bool,
     pub(crate) caller: &'static str,
     /// The model's id of the call, which comes back in later calls.
@@ -75,7 +75,7 @@ impl PlannedRequest {
         }
     }
 
-    /// Draws several, of which some ask once more for what an earlier one asks for, by its key.
+    /// Draws several, of which some repeat the call of an earlier one, by its key.
     pub(crate) fn draw_all(chance: Chance, count: usize, horizon: Duration) -> Vec<Self> {
         let mut all: Vec<Self> = Vec::with_capacity(count);
         for number in 0..count {
@@ -122,7 +122,7 @@ impl PlannedRequest {
         envelope
     }
 
-    /// Asks, as described.
+    /// Publishes the request, its repetition and its cancellation, as planned.
     pub(crate) async fn perform(self, bus: Arc<SimBus>, context: Arc<ScheduleContext>) {
         tokio::time::sleep(self.at).await;
         context.note(self.caller, format_args!("asks for {self}"));

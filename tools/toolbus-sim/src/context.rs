@@ -22,7 +22,7 @@ pub enum Fault {
     Duplicate,
     /// A mandatory message is returned, as if no queue took it.
     Returned,
-    /// The broker answers a publish with a nack.
+    /// The broker nacks a publish.
     Nacked,
     /// A message overtakes those that wait before it.
     Reordered,

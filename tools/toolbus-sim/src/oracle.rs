@@ -24,7 +24,7 @@ pub enum Violation {
     MessageIdsDiffer(usize),
     /// A tool that may not be repeated had its effect several times for one request.
     RanTwice(usize, usize),
-    /// A reply says something that is not so.
+    /// A reply is not true.
     Untrue(usize, String),
     /// A process refused a request that it did not have any more.
     NotItsOwn(usize, String),
@@ -35,7 +35,7 @@ pub enum Violation {
         /// Deliveries that were not settled.
         unsettled: usize,
     },
-    /// A process had calls under way when all was answered.
+    /// A process had calls under way when every request had its reply.
     NotFinished,
     /// So many tasks outlive the processes that started them.
     TasksLeft(usize),
@@ -63,7 +63,7 @@ impl fmt::Display for Violation {
     }
 }
 
-/// Compares what was asked, what ran, and what was answered.
+/// Compares planned requests, runs and replies.
 pub(crate) struct Oracle<'a> {
     pub(crate) plans: &'a [PlannedRequest],
     pub(crate) executions: &'a ToolRuns,
@@ -110,7 +110,7 @@ impl Oracle<'_> {
         let (refusals, others): (Vec<&Value>, Vec<&Value>) =
             distinct.iter().partition(|reply| is_refusal(reply, plan.has_key || self.has_ledger_failed));
         let acted = runs.iter().filter(|run| run.has_acted).count();
-        // What could not be recorded is not known later, and said so.
+        // The outcome of what could not be recorded is unknown later, and the reply has that outcome.
         let certain = others.iter().filter(|reply| !self.has_ledger_failed || outcome(reply) != Some("unknown"));
         let certain: Vec<String> = certain.map(ToString::to_string).collect();
         if certain.len() > 1 && !is_repeatable {
@@ -122,7 +122,7 @@ impl Oracle<'_> {
         // Of a tool that may run again, a refusal speaks for its own delivery.
         let last = if others.is_empty() && !is_repeatable { refusals } else { others };
         let untruths: Vec<Option<String>> = last.into_iter().map(|reply| untrue(reply, plan.effect, &runs)).collect();
-        // Of a tool that may run again, one run has its effect, and another says that it itself had none.
+        // Of a tool that may run again, one run has its effect, and another reports that it itself had none.
         if !is_repeatable || untruths.iter().all(Option::is_some) {
             violations.extend(untruths.into_iter().flatten().map(|why| Violation::Untrue(number, why)));
         }

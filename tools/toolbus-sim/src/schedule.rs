@@ -23,7 +23,7 @@ use crate::oracle::{Oracle, Violation};
 
 /// Time within which a drained process lets its calls finish, by chance.
 const PATIENCE: std::ops::RangeInclusive<u64> = 0..=10_000;
-/// Time after the last fault in which everything is answered and settled.
+/// Time after the last fault in which every request gets its reply and is settled.
 const LAST_WAIT: Duration = Duration::from_secs(3_600);
 
 /// Outcome of a schedule.

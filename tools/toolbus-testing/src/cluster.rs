@@ -40,7 +40,7 @@ impl RabbitCluster {
     ///
     /// # Panics
     ///
-    /// If `rabbitmq-server` or `ip` is not installed, or this process may not make network namespaces; the text says so.
+    /// If `rabbitmq-server` or `ip` is not installed, or this process may not make network namespaces.
     #[expect(clippy::panic, reason = "a test that needs the cluster fails without it")]
     pub async fn start() -> Self {
         match Self::try_start().await {
@@ -86,7 +86,7 @@ impl RabbitCluster {
     /// Whether a node runs, sees all others run, and counts no queue as down: after a partition, the tables of nodes that
     /// are one cluster again may differ until one of them starts again.
     pub async fn is_whole(&self, node: usize) -> bool {
-        // A program that asks takes a second of CPU time.
+        // `rabbitmqctl` takes a second of CPU time.
         self.takes_connections(node).await
             && self.ctl(node, &["cluster_status"]).await.is_ok_and(|status| has_all(&status))
             && self.ctl(node, &["eval", DOWN_QUEUES]).await.is_ok_and(|queues| queues.trim() == "[]")
@@ -108,22 +108,22 @@ impl RabbitCluster {
         SocketAddr::from((self.network.address(node), PORT))
     }
 
-    /// The node that leads a quorum queue, as the others say.
+    /// The node that leads a quorum queue, as `queried` reports.
     ///
     /// # Errors
     ///
-    /// If none is known, or the node that is asked does not obey.
+    /// If none is known, or the queried node does not obey.
     pub async fn leader(&self, queried: usize, queue: &str) -> io::Result<usize> {
         let listed = self.ctl(queried, &["list_queues", "name", "leader"]).await?;
         let is_leader = |node: &usize| value(&listed, queue) == self.name(*node);
         (0..NODES).find(is_leader).ok_or_else(|| io::Error::other(format!("no leader of {queue}: {listed}")))
     }
 
-    /// The node that a classic queue is on, as another says.
+    /// The node that a classic queue is on, as `queried` reports.
     ///
     /// # Errors
     ///
-    /// If there is no such queue, or the node that is asked does not obey.
+    /// If there is no such queue, or the queried node does not obey.
     pub async fn home(&self, queried: usize, queue: &str) -> io::Result<usize> {
         let listed = self.ctl(queried, &["list_queues", "name", "pid"]).await?;
         let is_home = |node: &usize| value(&listed, queue).starts_with(&format!("<{}.", self.name(*node)));
@@ -304,8 +304,8 @@ impl ClusterNetwork {
     fn new() -> io::Result<Self> {
         let mut failure = io::Error::other("no network is free");
         for number in NETWORKS {
-            // Whose bridge it is owns the network, and removes it when dropped. Of one that has just ended, some names may
-            // be in use for a moment.
+            // The owner of the bridge owns the network, and removes it when dropped. Of one that has just ended, some
+            // names may be in use for a moment.
             let made = ip(&["link", "add", &bridge(number), "type", "bridge"]).map(|()| Self { number });
             match made.and_then(|network| network.fill().map(|()| network)) {
                 Ok(network) => return Ok(network),

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::{Mutex, PoisonError};
 
-/// Says to a guard that what the node has stored stays.
+/// Input of a guard that keeps the node's folder.
 pub(crate) const KEEP: &[u8] = b"keep";
 
 /// Commands by which a node is run.
@@ -20,7 +20,7 @@ pub(crate) struct NodeCommands<'a> {
 }
 
 /// Runs `epmd` and a node in a process group of their own. Both end when the guard's standard input closes, and the
-/// node's folder goes, unless it was told [`KEEP`].
+/// node's folder goes, unless its input was [`KEEP`].
 #[derive(Default)]
 pub(crate) struct NodeGuard(Mutex<Option<Child>>);
 
@@ -67,13 +67,13 @@ wait
                 // A guard that does not listen has ended already.
                 drop(stdin.write_all(input));
             }
-            // Its exit status says nothing.
+            // Its exit status does not matter.
             drop(guard.wait());
         }
     }
 }
 
-/// Tells the broker's programs where a node's files are.
+/// Sets the folder of a node's files for the broker's programs.
 pub(crate) fn set_folder(command: &mut Command, folder: &Path) {
     command
         .env("HOME", folder)

@@ -33,7 +33,7 @@ pub async fn as_nobody(examples: &[&Path], filters: &[&str], least: usize) -> io
         fs::set_permissions(folder, Permissions::from_mode(mode))?;
     }
     let own = std::env::current_exe()?;
-    // Its name may say what it tests.
+    // Some tests use the program's name.
     let copy = tests.join(own.file_name().unwrap_or_default());
     fs::copy(&own, &copy)?;
     for example in examples {

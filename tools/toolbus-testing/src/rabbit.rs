@@ -19,7 +19,7 @@ use tokio::sync::OnceCell;
 use crate::guard::{self, KEEP, NodeCommands, NodeGuard};
 use crate::tls;
 
-/// Variable with the path of the socket at which the shared node can be asked for.
+/// Variable with the path of the socket at which the shared node is requested.
 pub const SHARED: &str = "TOOLBUS_TEST_BROKER";
 /// Variable with the folder of RabbitMQ's programs, for another version than the installed one.
 const PROGRAMS: &str = "TOOLBUS_RABBITMQ";
@@ -82,7 +82,7 @@ impl RabbitNode {
     ///
     /// # Panics
     ///
-    /// If `rabbitmq-server` is not installed, or does not start; the text says what to do.
+    /// If `rabbitmq-server` is not installed, or does not start; the text names the remedy.
     pub async fn start() -> Self {
         Self::start_with("").await
     }
@@ -186,7 +186,7 @@ impl RabbitNode {
     }
 
     /// Writes to disk which quorum queues there are. The node itself does so every three minutes: one that is killed
-    /// before has queues that never answer again.
+    /// before has queues that never respond again.
     ///
     /// # Panics
     ///
@@ -235,7 +235,7 @@ impl RabbitNode {
         let done = loop {
             let mut command = tokio::process::Command::from(self.command("rabbitmqctl"));
             let done = command.arg("--quiet").args(arguments).stdin(Stdio::null()).kill_on_drop(true).output().await;
-            // A node takes connections before it says that it runs: many seconds before on a busy machine.
+            // A node takes connections before it reports that it runs: many seconds before on a busy machine.
             let is_starting = |output: &Output| String::from_utf8_lossy(&output.stderr).contains(STARTING);
             if began.elapsed() > START_TIME || !done.as_ref().is_ok_and(is_starting) {
                 break done;

@@ -1,4 +1,4 @@
-//! A bus that records what is published, and routes it as a test says.
+//! A bus that records what is published, and routes it as a test decides.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -32,7 +32,7 @@ pub enum Route {
     Doubted(Option<PublishError>),
 }
 
-/// A bus that delivers nothing, or what another bus delivers. Every address is routed unless a test says otherwise.
+/// A bus that delivers nothing, or what another bus delivers. Every address is routed by default.
 #[derive(Default)]
 pub struct RecordingBus {
     behind: Option<Arc<dyn Bus>>,
@@ -64,12 +64,12 @@ impl RecordingBus {
         locked(&self.sent).clone()
     }
 
-    /// Returns the number of questions about refusals.
+    /// Returns the number of calls of [`Bus::refusal`].
     pub fn refusal_queries(&self) -> usize {
         self.refusal_queries.load(Ordering::SeqCst)
     }
 
-    /// Returns the address of every publish, and whether it was said to be proven.
+    /// Returns the address of every publish, and whether it was marked as proven.
     pub fn attempts(&self) -> Vec<(Target, bool)> {
         locked(&self.attempts).clone()
     }

@@ -1,4 +1,4 @@
-//! Bodies that might name one tool to whoever checks and another to whoever runs.
+//! Bodies that might name one tool to the gates and another to the executor.
 
 use serde_json::json;
 

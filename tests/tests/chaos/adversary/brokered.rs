@@ -1,4 +1,4 @@
-//! Where the broker says who sends, nothing in a message does.
+//! Where the broker names the sender, nothing in a message does.
 
 use serde_json::json;
 use toolbus_e2e::backend::Backend;

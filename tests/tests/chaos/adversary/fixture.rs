@@ -1,4 +1,4 @@
-//! A daemon with something to hide, and the backend that counts whoever gets there.
+//! A daemon with hidden tools, and the backend that counts the calls that reach it.
 
 use std::time::Duration;
 
@@ -63,7 +63,7 @@ impl Fixture {
         }
         let replies = self.client.replies_to(&request.correlation).len();
         let expected = usize::from(!matches!(row.back, Back::Nothing | Back::Dead(_)));
-        same("answers", replies, expected)?;
+        same("replies", replies, expected)?;
         same("runs", self.backend.total() - runs, usize::from(matches!(row.back, Back::Runs(_))))?;
         same("runs of hidden tools", self.reached() - reached, 0)
     }
@@ -75,7 +75,7 @@ impl Fixture {
 
     async fn check_reply(&self, request: &Request, back: &Back) -> Result<(), String> {
         let reply = tokio::time::timeout(REPLY_TIME, self.client.reply(request)).await;
-        let reply = reply.map_err(|_| "there was no answer".to_owned())?;
+        let reply = reply.map_err(|_| "there was no reply".to_owned())?;
         match back {
             Back::Refused(code) => {
                 same("code", reply.code().as_str(), *code).map_err(|seen| format!("{seen}: {}", reply.body()))?;
@@ -102,7 +102,7 @@ impl Fixture {
         let offered = text.split_once("Did you mean").map_or("", |(_, offered)| offered);
         match self.hidden.iter().find(|hidden| offered.contains(*hidden)) {
             Some(hidden) => Err(format!("{hidden} is offered: {text}")),
-            None if text.contains("3001112233") => Err(format!("a listed recipient is told: {text}")),
+            None if text.contains("3001112233") => Err(format!("a listed recipient is revealed: {text}")),
             None => Ok(()),
         }
     }

@@ -1,4 +1,4 @@
-//! Small requests about what is another agent's, addresses that answers may not go to, and messages that are no requests.
+//! Small requests about another agent's calls and sessions, refused reply addresses, and messages that are no requests.
 
 use serde_json::json;
 

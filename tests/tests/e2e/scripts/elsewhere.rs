@@ -121,7 +121,7 @@ async fn a_script_runs_at_the_scripts_manager_of_the_peers_under_an_id_of_its_ow
             "pipPackages": ["six"]});
         assert_eq!(body, wanted);
         reply["toolCallId"] = json!(id);
-        // As the manager answers: on a topic, and with the call's id in the body alone.
+        // As the manager replies: on a topic, and with the call's id in the body alone.
         let topic = forwarded.properties.reply_to().as_ref().unwrap().to_string();
         let reply = manager.raw(reply.to_string()).on(&topic).of_type("RockBot.Scripts.ScriptInvokeResponse");
         manager.send(&reply.with(|properties| properties.with_correlation_id("".into()))).await;

@@ -13,7 +13,7 @@ use toolbus_testing::patience::eventually;
 pub(crate) const SCRIPT: &str = "[script]\npool = { max = 0 }\n";
 /// Where the interpreter is that other users may run, too.
 pub(super) const PATH: [(&str, &str); 1] = [("PATH", "/usr/bin:/bin:/usr/local/bin")];
-/// Becomes a program in a place where no namespaces are to be had.
+/// Command that runs a program where it cannot make namespaces.
 pub(crate) const WITHOUT_NAMESPACES: [&str; 6] = [
     "unshare",
     "--user",
@@ -67,7 +67,7 @@ pub(super) fn script_request(client: &Client, script: &str, more: &Value) -> Req
     client.raw(body.to_string()).on("script.invoke").of_type("RockBot.Scripts.ScriptInvokeRequest")
 }
 
-/// Returns what `/status` says of scripts.
+/// Returns the scripts in `/status`.
 pub(super) async fn status(daemon: &Daemon) -> Value {
     daemon.get("/status").await.unwrap().1["script"].clone()
 }

@@ -9,7 +9,7 @@ use super::setup::{script_request, status, with_client};
 
 /// Scripts of ana that wait.
 const WAITING: usize = 20;
-/// Most of ana's that are answered between bruno's request and its reply: the one that runs, and some for the way.
+/// Most replies to ana between bruno's request and its reply: the script that runs, and some for the way.
 const BETWEEN: usize = 6;
 
 #[tokio::test]
@@ -29,7 +29,7 @@ async fn twenty_waiting_scripts_of_one_agent_delay_another_by_a_run_and_not_by_t
     let reply = client.exchange(&bruno).await;
     let after = replied();
     assert_eq!(reply.body()["output"], "bruno\n", "{}", reply.body());
-    assert!(after <= before + BETWEEN, "{before} of ana's were answered before, {after} after");
+    assert!(after <= before + BETWEEN, "{before} replies to ana before, {after} after");
     assert!(after < WAITING, "ana's were waiting all the time");
     daemon.stop(&site).await;
 }

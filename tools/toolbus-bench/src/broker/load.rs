@@ -103,7 +103,7 @@ impl BrokerLoad {
     ///
     /// # Errors
     ///
-    /// If a call is not answered, or is answered with an error.
+    /// If a call gets no reply, or an error.
     pub(crate) async fn run(&mut self, target: &LoadTarget, time: Duration) -> Result<Sample, BrokerError> {
         let started = Instant::now();
         let (channel, exchange, reply_to) = (&self.requests, &self.exchange, &self.reply_to);

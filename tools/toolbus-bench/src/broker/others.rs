@@ -1,4 +1,4 @@
-//! Daemons that are measured beside the one that only answers.
+//! Daemons that are measured beside the one that only replies.
 
 use crate::args::MeasureArgs;
 use crate::broker::ledger::own_folder;
@@ -23,7 +23,7 @@ pub(super) struct OtherDaemon {
 }
 
 impl OtherDaemon {
-    /// Those that are to be measured. `id` is that of the daemon that only answers.
+    /// Those that are to be measured. `id` is that of the daemon that only replies.
     pub(super) fn of(args: &MeasureArgs, id: &str) -> Vec<Self> {
         let sqlite = args.ledger.as_ref().map(|folder| {
             let store = own_folder(folder, id).join("store.db");

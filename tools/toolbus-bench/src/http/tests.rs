@@ -1,4 +1,4 @@
-//! The load over HTTP, against a server that says what a test wants it to.
+//! The load over HTTP, against a server with the responses of a test.
 
 mod server;
 
@@ -22,7 +22,7 @@ fn call(text: Option<&str>) -> ToolUse {
     ToolUse { tool: "echo".to_owned(), arguments, text: text.map(str::to_owned) }
 }
 
-/// A server whose sessions work, and whose tool answers with what is told.
+/// A server whose sessions work, and whose tool calls get this response.
 async fn with_tool(response: fn(&Value) -> Response) -> (Server, McpCaller) {
     let server = Server::start(move |request| match request.body["method"].as_str() {
         Some("initialize") => Response::json(
@@ -147,7 +147,7 @@ async fn a_closed_loop_counts_good_responses_and_failures() {
     let server = Server::start(|request| Response::text(if request.number % 2 == 0 { "ok" } else { "no" })).await;
     let mut pages =
         vec![MeasuredPage::new(server.address(), "/").unwrap(), MeasuredPage::new(server.address(), "/").unwrap()];
-    // One response is good for each of them before any other can be told from it.
+    // One response is good for each of them before any other can differ from it.
     let outcome = closed_loop(&mut pages, SHORT).await.unwrap();
     assert_eq!(pages.len(), 2);
     let good = outcome.sample.latencies.len() as u64;

@@ -1,4 +1,4 @@
-//! The server that is measured with: one tool, which answers with the text that it is given.
+//! The server that is measured with: one tool, which returns the text that it is given.
 
 use std::ffi::OsString;
 use std::io::{self, BufRead, BufReader, BufWriter, Read, Write};
@@ -11,7 +11,7 @@ pub(super) const WORD: &str = "__mcp_echo";
 /// Name of the tool.
 pub(super) const TOOL: &str = "bench_echo";
 
-/// Runs as the server, where the arguments (with the program's name first) say so. Absent: they do not.
+/// Runs as the server, if the arguments (with the program's name first) select it. Absent: they do not.
 #[must_use]
 pub(crate) fn take_over(mut args: impl Iterator<Item = OsString>) -> Option<ExitCode> {
     if args.nth(1)? != WORD {
@@ -21,7 +21,7 @@ pub(crate) fn take_over(mut args: impl Iterator<Item = OsString>) -> Option<Exit
     Some(if served.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Answers line by line. What is answered leaves once nothing more has come, so that many calls share a write.
+/// Responds line by line. Responses leave once no more input has come, so that many calls share a write.
 fn serve(input: impl Read, output: impl Write) -> io::Result<()> {
     let (mut input, mut output) = (BufReader::with_capacity(64 * 1024, input), BufWriter::new(output));
     let mut line = String::new();

@@ -62,7 +62,7 @@ impl RunningPeer {
         self.child.id().unwrap_or_default()
     }
 
-    /// Fails where it has ended, with what it said.
+    /// Fails where it has ended, with its output.
     pub(super) async fn lives(&mut self, name: &str) -> Result<(), MeasureError> {
         match self.child.try_wait()? {
             None => Ok(()),

@@ -187,7 +187,7 @@ mod tests {
             ]
         );
         assert!(!slow.is_met());
-        assert!(missed(&report(rows(f64::NAN, 0.1, 30_000.0), idle(0))).len() == 1, "what cannot be told is not met");
+        assert!(missed(&report(rows(f64::NAN, 0.1, 30_000.0), idle(0))).len() == 1, "an unmeasured gate is not met");
     }
 
     #[test]

@@ -212,7 +212,7 @@ async fn without_namespaces(subject: &Subject) -> Result<SandboxRunner, String> 
     }
 }
 
-/// Returns what an error says beside that there are no figures.
+/// Returns the reason in an error of a missing side.
 fn reason(error: MeasureError) -> String {
     match error {
         MeasureError::Script(why) => why,

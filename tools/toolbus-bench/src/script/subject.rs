@@ -33,7 +33,7 @@ const AGENT: &str = "bench";
 /// Longest time of one run.
 const TIME: Duration = Duration::from_secs(30);
 
-/// An interpreter, the sandbox, and what the configuration says of scripts.
+/// An interpreter, the sandbox, and the configuration of scripts.
 pub(super) struct Subject {
     pub(super) interpreter: Interpreter,
     section: ScriptConfig,

@@ -1,4 +1,4 @@
-//! A server that keeps what it was asked, and answers as it is told.
+//! A server that keeps its requests, and responds as a test decides.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
