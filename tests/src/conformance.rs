@@ -21,7 +21,7 @@ pub struct Listed {
     pub scenarios: Vec<String>,
 }
 
-/// Where the suite's data and helpers are.
+/// Folder of the suite's data and helpers.
 #[must_use]
 pub fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("conformance")

@@ -291,7 +291,7 @@ impl Daemon {
         .await
     }
 
-    /// Where the HTTP server listens, as `IP:PORT`.
+    /// Address of the HTTP server, as `IP:PORT`.
     #[must_use]
     pub fn listen(&self) -> &str {
         self.http.trim_start_matches("http://")

@@ -246,7 +246,7 @@ pub fn environment() -> Value {
 /// `server-everything` as a server over HTTP; it ends when dropped.
 pub struct HttpServer {
     process: tokio::process::Child,
-    /// Where it listens.
+    /// Port that it listens on.
     pub port: u16,
 }
 

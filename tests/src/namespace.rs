@@ -15,7 +15,7 @@ use crate::message::Message;
 /// Names that no other test uses, on one broker.
 #[derive(Debug, Clone)]
 pub struct BrokerNamespace {
-    /// Where the broker is.
+    /// URL of the broker.
     pub url: String,
     /// Exchange of requests and replies.
     pub exchange: String,

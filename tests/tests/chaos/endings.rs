@@ -23,7 +23,7 @@ async fn a_server_that_ignores_sigterm_is_killed() {
 }
 
 #[tokio::test]
-async fn what_a_server_forks_ends_with_a_daemon_that_is_killed() {
+async fn processes_forked_by_a_server_end_with_a_killed_daemon() {
     let mut fixture = Fixture::besieged("forks").await;
     fixture.seen("ready", "").await;
     eventually("the children", async || (fixture.processes().len() == 7).then_some(())).await;

@@ -191,7 +191,7 @@ impl Fixture {
     }
 }
 
-/// Where the hostile programs are.
+/// Path of a hostile program.
 pub(crate) fn python(file: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("python").join(file)
 }

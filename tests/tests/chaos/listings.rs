@@ -22,7 +22,7 @@ fn hidden(shown: &Value) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn of_a_list_without_measure_ten_thousand_tools_are_taken() {
+async fn of_a_huge_list_ten_thousand_tools_are_taken() {
     let fixture = Fixture::besieged("many").await;
     let shown = fixture.seen("ready", "").await;
     let offered = shown["tools"].as_array().unwrap().len();

@@ -98,7 +98,7 @@ async fn servers_that_refuse_for_ever_are_tried_seldom_and_shown() {
 }
 
 #[tokio::test]
-async fn a_call_is_not_led_elsewhere() {
+async fn a_call_follows_no_redirect() {
     let (remote, fixture) = besieged("redirect-late", "").await;
     fixture.seen("ready", "").await;
     let reply = fixture.strike().await;

@@ -339,7 +339,7 @@ async fn faults_of_the_store_and_of_what_daemons_share() {
 }
 
 #[tokio::test]
-async fn a_system_that_refuses_namespaces() {
+async fn a_system_that_refuses_namespaces_raises_an_alert() {
     let site = BrokerNamespace::shared().await;
     let daemon = start_by(&WITHOUT_NAMESPACES, &site, SCRIPT, &[]).await;
     let prometheus = Prometheus::scraping(&daemon, &hurried()).await;

@@ -117,7 +117,7 @@ async fn each_refusal_and_each_effect_is_one_line_without_its_arguments() {
 }
 
 #[tokio::test]
-async fn what_outsiders_write_breaks_no_line() {
+async fn text_from_callers_breaks_no_line() {
     let backend = Backend::start().await;
     let (site, daemon, client) = Daemon::with_client(&rules(&backend)).await;
     let file = daemon.folder().join("audit.jsonl");

@@ -58,7 +58,7 @@ async fn requests_whose_reply_queues_are_full_delay_no_other_caller() {
 }
 
 #[tokio::test]
-async fn what_the_broker_refuses_or_does_not_have_is_found_out_before_the_tool_runs() {
+async fn a_forbidden_reply_address_is_refused_before_the_tool_runs_and_a_missing_queue_after_one_lost_reply() {
     let (mut site, backend) = (BrokerNamespace::shared().await, Backend::start().await);
     let (all, user) = (site.url.clone(), site.prefix.clone());
     let node = RabbitNode::shared().await;

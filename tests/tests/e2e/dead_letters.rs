@@ -191,7 +191,7 @@ async fn an_unroutable_reply_is_sent_again_to_its_address() {
 }
 
 #[tokio::test]
-async fn letters_are_dropped_only_if_they_are_meant_and_the_others_keep_their_order() {
+async fn only_selected_letters_are_dropped_and_the_others_keep_their_order() {
     let site = declared("").await;
     fill(&site, numbered(6, 10)).await;
     let refused = dlq(&site, &["drop", "--id", "m00001"]).await;

@@ -74,7 +74,7 @@ async fn a_working_installation_has_no_problem_and_every_part_is_reported() {
 }
 
 #[tokio::test]
-async fn nothing_is_left_at_the_broker_where_no_daemon_has_run() {
+async fn an_examination_without_a_daemon_leaves_nothing_at_the_broker() {
     let site = BrokerNamespace::shared().await;
     let folder = folder(&site, "");
     let (run, findings) = examine(folder.path()).await;

@@ -83,7 +83,7 @@ async fn a_daemon_that_comes_back_with_other_tools_is_learnt_anew() {
 }
 
 #[tokio::test]
-async fn what_is_learnt_is_shown_by_the_commands_the_status_and_the_metrics() {
+async fn learnt_tools_are_shown_by_the_commands_the_status_and_the_metrics() {
     let (site, receiver) = (BrokerNamespace::shared().await, Receiver::start().await.unwrap());
     let other = site.beside();
     let back = Daemon::start(&other, &lab("[tools]\necho = true\ntime = false\n")).await;

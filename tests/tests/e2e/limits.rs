@@ -134,7 +134,7 @@ async fn each_agent_binding_and_tool_has_a_budget_of_its_own_and_each_tool_one_u
 }
 
 #[tokio::test]
-async fn what_is_refused_before_spends_nothing() {
+async fn calls_refused_by_earlier_gates_spend_no_token() {
     let backend = Backend::start().await;
     let (site, daemon, client) = Daemon::with_client(&rules(&backend)).await;
     for _ in 0..3 {

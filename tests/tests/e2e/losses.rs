@@ -76,7 +76,7 @@ async fn a_broker_killed_under_load_loses_no_request_and_nothing_runs_twice() {
 }
 
 #[tokio::test]
-async fn the_same_holds_for_a_classic_queue() {
+async fn a_broker_killed_under_load_loses_no_request_of_a_classic_queue() {
     every_request_survives("classic").await;
 }
 

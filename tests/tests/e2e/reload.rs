@@ -101,7 +101,7 @@ async fn a_call_under_way_keeps_the_tool_that_it_began_with() {
 }
 
 #[tokio::test]
-async fn what_waits_for_a_restart_is_named() {
+async fn sections_that_need_a_restart_are_named() {
     let (site, daemon, client) = Daemon::with_client("[tools]\necho = true\n").await;
     let changed = "[tools]\necho = false\nrequired = [\"current_time\"]\n[invoke]\nmax_in_flight = 7\n[daemon]\n\
                    socket = \"other.sock\"\n[store]\nurl = \"sqlite:x.db\"\n[ledger]\nttl = \"1h\"\n[audit]\nfile = \"audit.jsonl\"\n\

@@ -196,7 +196,7 @@ async fn a_scheduled_call_that_was_running_when_the_daemon_was_killed_is_not_mad
 }
 
 #[tokio::test]
-async fn what_is_due_while_the_store_is_away_is_published_once_when_it_is_back() {
+async fn tasks_due_while_the_store_is_away_are_published_once_when_it_is_back() {
     const AWAY: &str = "scheduled tasks cannot be read: none is published";
     let redis = RedisServer::start().await;
     let (site, daemon, client) = Daemon::with_client(&format!("{RULES}[store]\nurl = \"{}\"\n", redis.url())).await;

@@ -117,7 +117,7 @@ async fn no_endpoint_and_no_caller_brings_a_secret_into_a_reply() {
 }
 
 #[tokio::test]
-async fn a_server_that_repeats_its_token_everywhere_hands_nothing_over() {
+async fn a_server_that_repeats_its_token_everywhere_leaks_nothing() {
     let (site, _parrot, daemon, client) = started("").await;
     let request = client.request("leak", &json!({"how": "environment"})).header("rb-rb-progress", "1");
     client.send(&request).await;

@@ -55,7 +55,7 @@ async fn a_refused_login_is_reported_without_the_password() {
 }
 
 #[tokio::test]
-async fn a_queue_with_other_arguments_stops_the_daemon_with_what_to_do() {
+async fn a_queue_with_other_arguments_stops_the_daemon_with_a_remedy() {
     let site = BrokerNamespace::shared().await;
     site.declare(&site.queue(), BTreeMap::from([("x-max-length", AMQPValue::LongInt(7))])).await;
     let mut daemon = Daemon::spawn(&site, ECHO, &[]);

@@ -44,7 +44,7 @@ async fn a_tool_an_agent_or_a_source_is_off_from_the_next_call_on_and_on_again()
 }
 
 #[tokio::test]
-async fn what_is_off_stays_off_over_a_restart_and_is_shown() {
+async fn disabled_tools_and_agents_stay_disabled_over_a_restart_and_are_shown() {
     let site = BrokerNamespace::shared().await;
     let daemon = Daemon::start(&site, RULES).await;
     operated(&daemon, &["disable", "tool", "echo"]).await;

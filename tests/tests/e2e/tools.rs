@@ -7,7 +7,7 @@ use toolbus_e2e::backend::Backend;
 use toolbus_e2e::daemon::Daemon;
 
 #[tokio::test]
-async fn whether_a_timeout_may_be_retried_follows_from_the_method_and_its_text_has_the_whole_limit() {
+async fn the_method_decides_whether_a_timeout_may_be_retried_and_its_text_has_the_whole_limit() {
     let backend = Backend::start().await;
     let parameters = r#"{"type":"object","properties":{"id":{"type":"string"}},"required":["id"]}"#;
     let tool = |name: &str, keys: &str| {

@@ -52,7 +52,7 @@ async fn a_daemon_without_metrics_shows_how_to_turn_them_on() {
 }
 
 #[tokio::test]
-async fn the_terminal_is_what_it_was_after_the_view() {
+async fn the_terminal_is_restored_after_the_view() {
     let (site, daemon, client) = Daemon::with_client("[tools]\necho = true\n").await;
     client.call("echo", &json!({"text": "a"})).await;
     let (program, socket) =

@@ -23,7 +23,7 @@ const DOCUMENT: &str = include_str!("../../../docs/policy.md");
 /// Content that the document leaves out.
 const MORE: &str = include_str!("worked_example.md");
 const CONFIGURATION: &str = include_str!("../../../config/agents.toml");
-/// Where the configuration expects the backend.
+/// Address of the backend in the configuration.
 const BACKEND: &str = "127.0.0.1:9000";
 const PASSWORD: &str = "a-password-of-the-tests";
 /// Every login of the tables.

@@ -60,7 +60,7 @@ impl Fixture {
         )
     }
 
-    /// Where the MCP server is.
+    /// URL of the MCP server.
     pub(crate) fn url(&self) -> String {
         format!("http://{}/mcp", self.daemon.listen())
     }

@@ -112,7 +112,7 @@ async fn every_kind_of_content_comes_through() {
 }
 
 #[tokio::test]
-async fn a_file_is_sent_once_as_what_it_is() {
+async fn a_file_is_sent_once_as_content_of_its_type() {
     let (site, work, daemon, client) = Workplace::serving(&["filesystem"], "").await;
     std::fs::write(work.path("files/beep.wav"), b"RIFF, and what follows").unwrap();
     let sound = client.call("read_media_file", &json!({"path": work.text("files/beep.wav")})).await;

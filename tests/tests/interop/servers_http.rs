@@ -7,7 +7,7 @@ use toolbus_e2e::namespace::BrokerNamespace;
 use toolbus_testing::patience::eventually;
 
 #[tokio::test]
-async fn which_transport_a_url_speaks_is_found_out() {
+async fn the_transport_of_a_url_is_detected() {
     let (site, work) = (BrokerNamespace::shared().await, Workplace::new().await);
     let (streamable, sse) = tokio::join!(HttpServer::start("streamableHttp"), HttpServer::start("sse"));
     let servers = json!({

@@ -15,7 +15,7 @@ use uuid::Uuid;
 pub(crate) const REFRESH: &str = "tool.meta.mcp.refresh";
 /// Topic of an agent's requests about servers.
 pub(crate) const MANAGE: &str = "mcp.manage";
-/// Where an agent calls tools of servers.
+/// Topic of an agent's calls of servers' tools.
 pub(crate) const INVOKE: &str = "tool.invoke.mcp";
 
 /// An agent without a bridge of its own.

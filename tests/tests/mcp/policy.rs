@@ -174,7 +174,7 @@ fn comparable(reply: &Message) -> String {
 }
 
 #[tokio::test]
-async fn what_the_rules_of_an_agent_a_binding_or_a_server_deny_is_nowhere() {
+async fn a_tool_denied_by_an_agent_a_binding_or_a_server_is_nowhere() {
     let small = Small::new();
     let (site, daemon, client) = knowing(&format!("{RULES}{}", servers(&small)), &["notes", "vault"]).await;
     for (agent, binding, all, hidden) in [
@@ -223,7 +223,7 @@ async fn an_index_shows_no_tool_that_its_agent_may_not_use() {
 }
 
 #[tokio::test]
-async fn what_an_operator_switches_off_is_nowhere_until_it_is_switched_on_again() {
+async fn a_tool_or_source_that_an_operator_disables_is_nowhere_until_it_is_enabled() {
     let small = Small::new();
     let (site, daemon, client) = knowing(&format!("{RULES}{}", servers(&small)), &["notes", "vault"]).await;
     let caller = Caller { client: &client, sign: &|request| request.by("free") };

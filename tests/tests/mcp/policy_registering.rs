@@ -64,7 +64,7 @@ async fn no_agent_registers_servers_unless_the_configuration_allows_it() {
 }
 
 #[tokio::test]
-async fn what_the_rules_allow_is_registered_and_is_there_after_a_restart_until_it_is_removed() {
+async fn an_allowed_server_is_registered_and_outlives_a_restart_until_it_is_removed() {
     let (site, daemon, client) = Daemon::with_client(&allowed()).await;
     let reply = called(&client, "ana", TOOLS[0], &arguments("Mine")).await;
     let lasting = "It stays until you unregister it, also when the daemon restarts.";

@@ -15,7 +15,7 @@ use toolbus_testing::redis::{PASSWORD, RedisServer};
 
 use crate::small::{PROGRAM, Small, known, python};
 
-/// In which a change reaches the other replicas.
+/// Time within which a change reaches the other replicas.
 const SPREAD: Duration = Duration::from_secs(2);
 
 /// A configuration with this server as the store, and registering allowed.
@@ -63,7 +63,7 @@ async fn code(client: &Client, tool: &str, arguments: &Value) -> String {
 }
 
 #[tokio::test]
-async fn what_is_disabled_at_one_replica_is_disabled_at_the_other_and_enabled_again() {
+async fn a_tool_disabled_at_one_replica_is_disabled_at_the_other_and_enabled_again() {
     let (site, _redis, [one, other]) = replicas().await;
     let client = Client::connect(&site).await;
     for _ in 0..2 {

@@ -19,7 +19,7 @@ struct Fixture {
     site: BrokerNamespace,
     daemon: Daemon,
     client: Client,
-    /// Where sessions have their directories.
+    /// Folder of the sessions' directories.
     desks: TempDir,
     _small: Small,
 }

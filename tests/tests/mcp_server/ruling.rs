@@ -49,7 +49,7 @@ async fn rules_that_change_hold_at_once_and_listening_clients_are_notified() {
 }
 
 #[tokio::test]
-async fn arguments_that_come_to_be_set_for_an_agent_are_news_of_its_tools() {
+async fn arguments_newly_set_for_an_agent_change_its_list_of_tools() {
     let fixture = Fixture::new(&["echo"]).await;
     let session = fixture.session(ANA).await;
     let mut news = fixture.listen(ANA, &session).await;
@@ -60,7 +60,7 @@ async fn arguments_that_come_to_be_set_for_an_agent_are_news_of_its_tools() {
 }
 
 #[tokio::test]
-async fn a_profile_takes_away_and_never_gives() {
+async fn a_profile_removes_tools_and_adds_none() {
     let fixture = Fixture::new(&["echo"]).await;
     let echo = call(1, "echo", &json!({"text": "x"}));
     for (profile, code) in [("subagent", Value::Null), ("made-up", json!(-32602)), ("", json!(-32602))] {

@@ -21,7 +21,7 @@ const VERSION: HeaderName = HeaderName::from_static("mcp-protocol-version");
 const METHOD: HeaderName = HeaderName::from_static("mcp-method");
 const NAME: HeaderName = HeaderName::from_static("mcp-name");
 
-/// Where an MCP server listens for Streamable HTTP.
+/// Endpoint of an MCP server for Streamable HTTP.
 #[derive(Debug, Clone)]
 pub(crate) struct McpEndpoint {
     /// Address and port.

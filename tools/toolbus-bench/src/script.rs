@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn what_belongs_to_scripts_is_refused_elsewhere() {
+    fn options_of_scripts_are_refused_elsewhere() {
         assert!(parsed(&["--scripts", "7"]).is_none() && parsed(&["--python", "python3"]).is_none());
         assert!(parsed(&["--script", "--mcp"]).is_none() && parsed(&["--script", "--tools", "5"]).is_none());
     }

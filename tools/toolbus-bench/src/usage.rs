@@ -5,7 +5,7 @@ use std::time::Duration;
 pub(crate) struct Usage {
     /// CPU time, user and system, of all its threads.
     pub(crate) cpu: Duration,
-    /// The same of the children that have ended, with theirs.
+    /// CPU time of the children that have ended, with theirs.
     pub(crate) ended_children: Duration,
     /// Resident memory now, in bytes.
     pub(crate) resident: u64,

@@ -53,7 +53,7 @@ impl SimBus {
         Arc::new(bus)
     }
 
-    /// Whose connection it is.
+    /// Name of the connection's owner.
     pub(crate) fn name(&self) -> &str {
         &self.owner
     }

@@ -25,7 +25,7 @@ pub(crate) struct PlannedRequest {
     pub(crate) number: usize,
     /// Number under which its tool records its runs: that of the first request with the same key, or its own.
     pub(crate) request: usize,
-    /// Whether it has an idempotency key.
+    /// Whether the request has an idempotency key.
     pub(crate) has_key: bool,
     pub(crate) caller: &'static str,
     /// The model's id of the call, which comes back in later calls.
@@ -34,7 +34,7 @@ pub(crate) struct PlannedRequest {
     pub(crate) effect: Effect,
     time: Duration,
     ending: Ending,
-    /// When it is published.
+    /// Time at which it is published.
     at: Duration,
     timeout: Option<Duration>,
     /// Whether the same message is published once more, although it was confirmed.

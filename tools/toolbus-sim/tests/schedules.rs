@@ -41,7 +41,7 @@ fn every_request_of_another_thousand_schedules_has_one_reply() {
 }
 
 #[test]
-fn what_holds_in_memory_holds_with_a_file_that_each_process_opens() {
+fn schedules_hold_with_a_file_that_each_process_opens() {
     let folder = tempfile::tempdir().unwrap();
     hold(0..100, Some(folder.path())).unwrap();
 }

@@ -98,7 +98,7 @@ impl RabbitCluster {
         matches!(tokio::time::timeout(Duration::from_secs(1), connecting).await, Ok(Ok(_)))
     }
 
-    /// Where clients connect to, each node's in turn.
+    /// URLs for clients, each node's in turn.
     #[must_use]
     pub fn urls(&self) -> Vec<String> {
         (0..NODES).map(|node| format!("amqp://guest:guest@{}/%2f", self.address(node))).collect()

@@ -27,7 +27,7 @@ const CONFIGURATION: &str = "rabbitmq.conf";
 /// File in a node's folder with its ports.
 const PORTS: &str = "ports";
 
-/// Where Debian keeps the versions of RabbitMQ. Its wrapper in `/usr/sbin` insists on a user of its own.
+/// Folder in which Debian keeps the versions of RabbitMQ. Its wrapper in `/usr/sbin` insists on a user of its own.
 const INSTALLED: &str = "/usr/lib/rabbitmq/lib";
 /// Longest start of a node on a busy machine.
 const START_TIME: Duration = Duration::from_secs(90);
@@ -155,25 +155,25 @@ impl RabbitNode {
         self.folder.path().join(tls::AUTHORITY)
     }
 
-    /// Where a client connects to, as the user `guest`.
+    /// URL for a client, as the user `guest`.
     #[must_use]
     pub fn url(&self) -> String {
         self.url_of("guest", "guest")
     }
 
-    /// Where a client connects to, as a user made with `add_user`.
+    /// URL for a client, as a user made with `add_user`.
     #[must_use]
     pub fn url_of(&self, user: &str, password: &str) -> String {
         self.url_on("%2f", user, password)
     }
 
-    /// Where a client connects to, on a virtual host whose name is escaped as in a URL.
+    /// URL for a client, on a virtual host whose name is escaped as in a URL.
     #[must_use]
     pub fn url_on(&self, vhost: &str, user: &str, password: &str) -> String {
         format!("amqp://{user}:{password}@127.0.0.1:{}/{vhost}", self.ports.amqp)
     }
 
-    /// Where a client connects to over TLS.
+    /// URL for a client over TLS.
     #[must_use]
     pub fn tls_url(&self) -> String {
         format!("amqps://guest:guest@localhost:{}/%2f", self.ports.tls)

@@ -82,7 +82,7 @@ impl RedisServer {
         Ok(server)
     }
 
-    /// Where it listens.
+    /// Address that it listens on.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         (Ipv4Addr::LOCALHOST, self.ports[0]).into()

@@ -1,4 +1,4 @@
-//! Where the system does not allow what is required.
+//! Levels of the sandbox that the system does not allow.
 
 use serde_json::json;
 use toolbus_e2e::client::Client;
@@ -28,7 +28,7 @@ async fn the_daemon_does_not_start_where_less_keeps_scripts_in_than_is_required(
 }
 
 #[tokio::test]
-async fn a_runner_that_keeps_scripts_from_nothing_can_be_had() {
+async fn a_runner_without_a_sandbox_can_be_configured() {
     let (site, daemon, client) = with_client("[script]\nrunner = \"local\"\nlocal = { i_understand = true }\n").await;
     let reply = client.exchange(&call(&client, "print(open('/etc/passwd').read(4))", &json!({}))).await;
     assert_eq!(reply.content(), "root\n");

@@ -11,7 +11,7 @@ use toolbus_testing::patience::eventually;
 
 /// Scripts that nothing is made ready for: a process of the daemon's is one of a script then.
 pub(crate) const SCRIPT: &str = "[script]\npool = { max = 0 }\n";
-/// Where the interpreter is that other users may run, too.
+/// `PATH` with the interpreter that other users may run, too.
 pub(super) const PATH: [(&str, &str); 1] = [("PATH", "/usr/bin:/bin:/usr/local/bin")];
 /// Command that runs a program where it cannot make namespaces.
 pub(crate) const WITHOUT_NAMESPACES: [&str; 6] = [

@@ -33,7 +33,7 @@ pub(crate) struct BrokerLoad {
 /// Target of calls.
 #[derive(Debug, Clone)]
 pub(crate) struct LoadTarget {
-    /// Where calls are published.
+    /// Topic of the calls.
     pub(crate) topic: String,
     /// The tool's name there.
     pub(crate) tool: &'static str,

@@ -15,7 +15,7 @@ use crate::broker::site::{BrokerError, BrokerSetup, short};
 /// the broker and the caller spend on those is the wire's cost, not the daemon's.
 #[derive(Debug, Clone)]
 pub(crate) struct Responder {
-    /// Where it listens.
+    /// Broker objects that it uses.
     pub(crate) site: BrokerSetup,
     /// Queue of the responder.
     pub(crate) queue: String,

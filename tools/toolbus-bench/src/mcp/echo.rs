@@ -69,7 +69,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_the_word_takes_over() {
+    fn only_its_first_argument_starts_the_server() {
         for arguments in [&["toolbus"][..], &["toolbus", "bench"], &["toolbus", "bench", WORD]] {
             assert!(take_over(arguments.iter().map(OsString::from)).is_none());
         }

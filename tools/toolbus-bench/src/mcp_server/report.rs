@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_measured_has_no_gate() {
+    fn an_unmeasured_side_has_no_gate() {
         let alone: Vec<Row> = rows(0.1, 0.1, 0.0).into_iter().filter(|row| row.callers == 1).collect();
         assert_eq!(report(alone, idle(0)).gates.len(), 3);
         let crowd: Vec<Row> = rows(9.0, 9.0, 30_000.0).into_iter().filter(|row| row.callers == 32).collect();

@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn what_scripts_leave_behind_is_missed_by_its_name_and_threads_may_come_and_go() {
+    fn leftovers_of_scripts_miss_a_gate_of_their_name_and_threads_may_come_and_go() {
         let harmless = Footprint { resident: (22 << 20) - 1, threads: 9, ..BEFORE };
         assert!(report(rows(1.0, 1.0, 1.0), harmless).is_met());
         let smaller = Footprint { resident: 1 << 20, ..BEFORE };

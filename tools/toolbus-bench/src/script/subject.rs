@@ -28,7 +28,7 @@ use toolbus::config::{Config, HumanDuration, ScriptConfig};
 pub(super) const SOURCE: &str = "print(1)";
 /// Output of the script.
 pub(super) const WRITTEN: &[u8] = b"1\n";
-/// Whose scripts they are.
+/// Caller of the scripts.
 const AGENT: &str = "bench";
 /// Longest time of one run.
 const TIME: Duration = Duration::from_secs(30);

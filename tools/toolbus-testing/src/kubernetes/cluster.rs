@@ -76,7 +76,7 @@ pub(super) struct FakeObject {
 pub(super) struct Shared {
     pub(super) cluster: Arc<Mutex<Cluster>>,
     pub(super) changed: watch::Sender<u64>,
-    /// Where sandboxes have their files.
+    /// Folder of the sandboxes' files.
     pub(super) folder: Arc<TempDir>,
 }
 
