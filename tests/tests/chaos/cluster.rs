@@ -198,7 +198,7 @@ impl Fault {
 }
 
 #[tokio::test]
-async fn whatever_is_killed_or_cut_in_a_cluster_no_call_is_lost_and_none_runs_twice() {
+async fn kills_and_cuts_in_a_cluster_lose_no_call_and_run_none_twice() {
     let _turn = turn().await;
     let fixture = Fixture::start(0).await;
     let Fixture { cluster, backend, site, survivor, .. } = &fixture;

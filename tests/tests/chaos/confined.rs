@@ -46,7 +46,7 @@ async fn spied(fixture: &Fixture, session: &str) -> Message {
 }
 
 #[tokio::test]
-async fn a_session_works_in_its_own_directory_whatever_it_is_called() {
+async fn a_session_of_any_name_works_in_its_own_directory() {
     let fixture = Fixture::quiet(RULES).await;
     let folder = fixture.daemon.folder().to_str().unwrap().to_owned();
     let keys = format!("cwd = \"{folder}/desk/{{agent}}/{{session}}\"");

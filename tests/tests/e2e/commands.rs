@@ -187,8 +187,8 @@ async fn health_queries_the_daemon() {
     assert_eq!((unready.code, unready.json()["ready"].clone()), (1, Value::Bool(false)), "{unready:?}");
     let live = toolbus(&["health", "--live", "--listen", daemon.listen(), "--output", "json"]).await;
     assert_eq!((live.code, live.json().is_object()), (0, true), "{live:?}");
-    let nobody: SocketAddr = NOWHERE.parse().unwrap();
-    assert_eq!(toolbus(&["health", "--listen", &nobody.to_string()]).await.code, 1);
+    let unused: SocketAddr = NOWHERE.parse().unwrap();
+    assert_eq!(toolbus(&["health", "--listen", &unused.to_string()]).await.code, 1);
     daemon.end().await;
 }
 

@@ -93,7 +93,7 @@ async fn a_replayed_request_gets_a_reply_like_a_first_delivery() {
 }
 
 #[tokio::test]
-async fn a_request_that_the_broker_put_aside_is_no_reply_whatever_its_sender_wrote() {
+async fn a_request_dead_lettered_by_the_broker_is_no_reply_whatever_its_headers() {
     let site = declared(ECHO).await;
     let (client, other) = (Client::connect(&site).await, Client::connect(&site).await);
     let forged = client.request("echo", &json!({"text": "x"})).with(|sent| sent.with_expiration("1".into()));
@@ -339,13 +339,13 @@ async fn a_missing_permission_of_the_user_is_named() {
     let site = declared("").await;
     fill(&site, numbered(1, 10)).await;
     let node = RabbitNode::shared().await;
-    let (reader, nobody) = (format!("reader-{}", site.prefix), format!("nobody-{}", site.prefix));
-    for (user, read) in [(&reader, r"\.dlq$"), (&nobody, "^$")] {
+    let (reader, powerless) = (format!("reader-{}", site.prefix), format!("powerless-{}", site.prefix));
+    for (user, read) in [(&reader, r"\.dlq$"), (&powerless, "^$")] {
         node.ctl(&["add_user", user, "secret"]).await;
         node.ctl(&["set_permissions", user, "^$", "^$", read]).await;
     }
     let of = |user: &str| BrokerNamespace { url: node.url_of(user, "secret"), ..site.clone() };
-    let refused = dlq(&of(&nobody), &["list", "invoke"]).await;
+    let refused = dlq(&of(&powerless), &["list", "invoke"]).await;
     assert!(refused.code == 1 && refused.err.contains("the right to read this queue"), "{refused:?}");
     let listed = dlq(&of(&reader), &["list", "invoke"]).await;
     assert!(listed.code == 0 && listed.out.contains("m00000"), "{listed:?}");
@@ -353,7 +353,7 @@ async fn a_missing_permission_of_the_user_is_named() {
     assert!(refused.code == 1 && refused.err.contains("the right to configure"), "{refused:?}");
     assert_eq!(ids(&site, &site.dead_letters()).await, ["m00000"]);
     site.purge(&site.dead_letters()).await;
-    for user in [&reader, &nobody] {
+    for user in [&reader, &powerless] {
         node.ctl(&["delete_user", user]).await;
     }
 }

@@ -119,7 +119,7 @@ async fn arguments_that_are_set_reach_the_backend_and_are_neither_shown_nor_take
 }
 
 #[tokio::test]
-async fn each_agent_comes_to_the_backend_with_its_own_credentials_or_not_at_all() {
+async fn each_agent_reaches_the_backend_with_its_own_credentials_or_not_at_all() {
     let backend = Backend::start().await;
     let auths = [
         (

@@ -119,7 +119,7 @@ async fn of_two_daemons_on_one_store_one_publishes_and_the_other_takes_over_when
 }
 
 #[tokio::test]
-async fn a_task_for_once_waits_for_a_queue_and_ends_when_that_has_its_message() {
+async fn a_one_time_task_waits_for_a_queue_and_ends_with_its_message() {
     let (site, daemon, client) = Daemon::with_client(RULES).await;
     let task = json!({"name": "once", "cron": "* * * * * *", "description": "Say it once", "run_once": true});
     client.text("ana", "schedule_task", &task).await;

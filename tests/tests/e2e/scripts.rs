@@ -78,7 +78,7 @@ async fn a_request_for_a_script_gets_its_reply_on_the_agents_topic_in_the_form_t
 }
 
 #[tokio::test]
-async fn a_daemon_without_the_part_for_scripts_has_no_queue_of_them() {
+async fn a_daemon_without_scripts_has_no_script_queue() {
     let fixture = Fixture::new().await;
     let daemon = Daemon::start(&fixture.site, "[tools]\necho = true\n").await;
     let connection = fixture.connect("toolbus").await;

@@ -22,7 +22,7 @@ async fn operated(daemon: &Daemon, arguments: &[&str]) -> String {
 }
 
 #[tokio::test]
-async fn a_tool_an_agent_or_a_source_is_off_from_the_next_call_on_and_on_again() {
+async fn a_disabled_tool_agent_or_source_is_refused_from_the_next_call_until_enabled() {
     let (site, daemon, client) = Daemon::with_client(RULES).await;
     let calls = [("ana", "echo"), ("ana", "current_time"), ("bruno", "echo")];
     for (kind, name, expected) in [

@@ -104,8 +104,8 @@ async fn two_agents_plan_find_help_delegate_and_report() {
         let numbers = task.body()["message"]["parts"][0]["text"].as_str().unwrap().to_owned();
         let total: u32 = numbers.split(" and ").map(|number| number.parse::<u32>().unwrap()).sum();
         let id = task.body()["taskId"].as_str().unwrap().to_owned();
-        let answer_message = json!({"role": "agent", "parts": [{"kind": "text", "text": total.to_string()}]});
-        let result = bob.raw(json!({"taskId": id, "state": 3, "message": answer_message}).to_string());
+        let outcome = json!({"role": "agent", "parts": [{"kind": "text", "text": total.to_string()}]});
+        let result = bob.raw(json!({"taskId": id, "state": 3, "message": outcome}).to_string());
         let result = result.on(task.properties.reply_to().clone().unwrap().as_str()).by("Bob");
         let result = result.of_type("RockBot.A2A.AgentTaskResult");
         bob.send(&result.with(|properties| properties.with_correlation_id(id.as_str().into()))).await;

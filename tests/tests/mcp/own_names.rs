@@ -13,7 +13,7 @@ const NAMES: [&str; 5] =
     ["mcp_list_services", "mcp_get_service_details", "mcp_invoke_tool", "mcp_register_server", "mcp_unregister_server"];
 
 #[tokio::test]
-async fn a_server_gets_nothing_that_is_meant_for_a_management_tool_offered_or_not() {
+async fn a_server_gets_no_call_of_a_management_tool_offered_or_not() {
     let (site, small) = (BrokerNamespace::shared().await, Small::new());
     let tools = [&NAMES[..], &["read"]].concat();
     let daemon = Daemon::start(&site, &format!("{AGENTS}{}", small.section("aaa", &tools, ""))).await;

@@ -41,10 +41,10 @@ setsid {within} sh -c 'epmd {epmd} &
     until epmd -names >/dev/null 2>&1; do sleep 0.05; done
     exec "$1/rabbitmq-server"' node "$1" \
     </dev/null >"$2/console.log" 2>&1 &
-said=$(cat)
+input=$(cat)
 kill -KILL "-$!"
 wait
-[ "$said" = keep ] || {{ {clean_up} rm -rf -- "$2"; }} 2>/dev/null
+[ "$input" = keep ] || {{ {clean_up} rm -rf -- "$2"; }} 2>/dev/null
 "#
         );
         let guard = shell
