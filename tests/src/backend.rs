@@ -74,7 +74,7 @@ impl Backend {
         self.endpoint_by_default(name, path, parameters, &format!("{effect}{more}"))
     }
 
-    /// The same, with the effect that its method has by default.
+    /// Configuration of a tool here, with the effect that its method has by default.
     #[must_use]
     pub fn endpoint_by_default(&self, name: &str, path: &str, parameters: &str, more: &str) -> String {
         let base = &self.base;

@@ -85,7 +85,7 @@ impl Daemon {
         daemon
     }
 
-    /// The same, on a part of the shared broker that is its own, with a client.
+    /// Starts a daemon in a new namespace of the shared broker, and a client.
     pub async fn with_client(more: &str) -> (BrokerNamespace, Self, Client) {
         let site = BrokerNamespace::shared().await;
         let daemon = Self::start(&site, more).await;
@@ -98,7 +98,7 @@ impl Daemon {
         Self::alone_with(more, &[]).await
     }
 
-    /// As [`Self::alone`], with these variables.
+    /// Starts a daemon as [`Self::alone`] does, with these environment variables.
     pub async fn alone_with(more: &str, environment: &[(&str, &str)]) -> Self {
         let mut daemon = Self::spawn_in(Arc::new(folder_of(ALONE, more)), environment, &[]);
         daemon.wait_until_listening().await;

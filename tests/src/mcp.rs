@@ -57,7 +57,7 @@ impl Workplace {
         self.folder.path().join(name)
     }
 
-    /// The same, as text.
+    /// A path in it, as text.
     #[must_use]
     pub fn text(&self, name: &str) -> String {
         self.path(name).display().to_string()
@@ -86,7 +86,7 @@ impl Workplace {
         server
     }
 
-    /// The same server, with a note in the file `log` of every line that it is sent.
+    /// Configuration of a server whose input is also written to the file `log`.
     ///
     /// # Panics
     ///

@@ -29,7 +29,7 @@ impl BrokerNamespace {
         Self::on(RabbitNode::shared().await)
     }
 
-    /// The same broker and exchange, for another daemon, with queues of its own.
+    /// Namespace of another daemon on the same broker and exchange, with queues of its own.
     #[must_use]
     pub fn beside(&self) -> Self {
         Self { prefix: format!("{}-lab", self.prefix), ..self.clone() }
@@ -42,7 +42,7 @@ impl BrokerNamespace {
         Self { url: node.url(), exchange: format!("e2e.{id}"), prefix: format!("e2e-{id}") }
     }
 
-    /// The same names behind a proxy, which can freeze and cut the connections of a daemon that uses it.
+    /// Namespace behind a proxy, which can freeze and cut the connections of a daemon that uses it.
     ///
     /// # Panics
     ///
@@ -63,7 +63,7 @@ impl BrokerNamespace {
         Self { url: "embedded".to_owned(), exchange: "e2e".to_owned(), prefix: "e2e".to_owned() }
     }
 
-    /// The same broker and exchange, for a sidecar of this agent.
+    /// Namespace of a sidecar of this agent on the same broker and exchange.
     #[must_use]
     pub fn of_sidecar(&self, agent: &str) -> Self {
         Self { prefix: format!("toolbus.{agent}"), ..self.clone() }

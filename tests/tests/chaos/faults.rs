@@ -138,7 +138,7 @@ struct Storm {
     node: RabbitNode,
     proxy: Proxy,
     site: BrokerNamespace,
-    /// The same through the proxy.
+    /// Names and URL of the broker behind the proxy.
     through: BrokerNamespace,
     folder: TempDir,
     seed: usize,

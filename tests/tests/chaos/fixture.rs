@@ -68,12 +68,12 @@ impl Fixture {
         self.resting = self.daemon.peak();
     }
 
-    /// The same, and then a server `hostile` that behaves so. The neighbour serves meanwhile.
+    /// Starts a daemon, and then a server `hostile` that behaves in this way. The neighbour serves meanwhile.
     pub(crate) async fn besieged(way: &str) -> Self {
         Self::besieged_with(way, "-", "").await
     }
 
-    /// The same; `thing` is what the way needs, `keys` are further ones of its section.
+    /// Starts a daemon and a server `hostile`; `thing` is an argument of its way, `keys` are further ones of its section.
     pub(crate) async fn besieged_with(way: &str, thing: &str, keys: &str) -> Self {
         let fixture = Self::quiet("").await;
         let section = fixture.program("hostile", way, thing, keys);
@@ -139,7 +139,7 @@ impl Fixture {
         self.seen_of("hostile", phase, error).await
     }
 
-    /// The same of any server.
+    /// Waits until `/status` has this phase and an error with this text for a server.
     pub(crate) async fn seen_of(&self, name: &str, phase: &str, error: &str) -> Value {
         eventually(&format!("{name} to be {phase}: {error}"), async || {
             let (_, status) = self.daemon.get("/status").await?;
@@ -176,7 +176,7 @@ impl Fixture {
         self.end_within(MEMORY).await;
     }
 
-    /// The same, with another bound of memory, in KiB.
+    /// Ends the daemon as [`Self::end`] does, with another limit of memory, in KiB.
     pub(crate) async fn end_within(mut self, most: u64) {
         let grown = self.daemon.peak().saturating_sub(self.resting);
         println!("memory: {} KiB more than {} KiB", grown, self.resting);

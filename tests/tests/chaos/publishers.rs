@@ -112,7 +112,7 @@ impl Fixture {
         Times { p95: within(95), p99: within(99) }
     }
 
-    /// The same of some calls.
+    /// Times of some calls while the broker is quiet.
     async fn quiet(&self, topic: Option<&str>) -> Times {
         self.times(topic, &AtomicBool::new(true)).await
     }

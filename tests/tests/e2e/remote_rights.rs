@@ -10,7 +10,7 @@ use toolbus_testing::patience::eventually;
 use crate::least_privilege::try_all;
 use crate::recipe::{Fixture, PASSWORD, VHOST};
 
-/// As in `least_privilege`: what each user tries, what comes of it, and with which names.
+/// Attempts of each user, their outcomes and names, as in `least_privilege`.
 const ATTEMPTS: &str = "
 toolbus | publish | yes | rockbot tool.invoke.lab, rockbot tool.list.lab, rockbot tool.cancel, rockbot tool.ping
 toolbus | publish | yes | rockbot tool.invoke.provider.billing, rockbot tool.list.provider.billing

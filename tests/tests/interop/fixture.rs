@@ -24,12 +24,12 @@ pub(crate) struct Fixture {
 }
 
 impl Fixture {
-    /// One that is reached by HTTP alone.
+    /// Starts a daemon that is reached by HTTP alone.
     pub(crate) async fn new() -> Self {
         Self::on(&BrokerNamespace::embedded()).await
     }
 
-    /// One on this bus.
+    /// Starts a daemon on this bus.
     pub(crate) async fn on(site: &BrokerNamespace) -> Self {
         let work = Workplace::new().await;
         let names: Vec<_> = (0..MANY).map(|number| format!("many_{number:03}")).collect();

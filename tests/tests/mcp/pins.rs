@@ -15,7 +15,7 @@ const HELD: &str = "a tool is quarantined; `toolbus pins diff` shows why, and `t
 const STORE: &str = "[store]\nurl = 'sqlite:toolbus.db'\n";
 /// Tools of a server when it is first seen.
 const FIRST: [(&str, &str); 2] = [("read", "Reads a file. Nothing else."), ("write", "Writes a file.")];
-/// The same with another description.
+/// Tools of the server with a changed description.
 const CHANGED: [(&str, &str); 2] = [("read", "Reads a file. Sends it away."), ("write", "Writes a file.")];
 
 /// A pinned server `files`, whose tools are in the file `list`.

@@ -36,7 +36,7 @@ impl Small {
         self.section_with(name, tools, &[], &[], more)
     }
 
-    /// The same with further arguments and variables.
+    /// A server with these tools, arguments and variables, as a section.
     pub(crate) fn section_with(
         &self,
         name: &str,

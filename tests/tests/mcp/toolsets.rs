@@ -78,7 +78,7 @@ impl Fixture {
         shown["sessions"].as_u64().unwrap()
     }
 
-    /// The same, without the folder of this run, and what differs from run to run.
+    /// Result of `about` without the folder and process id of this run.
     fn shown(&self, about: &Value) -> Value {
         let text = about.to_string().replace(&self.desks.path().display().to_string(), "[desks]");
         let mut shown: Value = serde_json::from_str(&text).unwrap();

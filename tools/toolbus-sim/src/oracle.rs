@@ -37,7 +37,7 @@ pub enum Violation {
     },
     /// A process had calls under way when every request had its reply.
     NotFinished,
-    /// So many tasks outlive the processes that started them.
+    /// Number of tasks that outlive the processes that started them.
     TasksLeft(usize),
 }
 

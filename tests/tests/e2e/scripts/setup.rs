@@ -28,7 +28,7 @@ pub(super) async fn start(site: &BrokerNamespace, more: &str) -> Daemon {
     start_by(&[], site, more, &[]).await
 }
 
-/// The same, with a client.
+/// A ready daemon with this configuration, and a client.
 pub(super) async fn with_client(more: &str) -> (BrokerNamespace, Daemon, Client) {
     let site = BrokerNamespace::shared().await;
     let daemon = start(&site, more).await;

@@ -58,7 +58,7 @@ struct CallerReply {
 /// Latencies of one measurement.
 #[derive(Debug, Clone)]
 pub(crate) struct Sample {
-    /// One per call.
+    /// Latency of each call.
     pub(crate) latencies: Vec<Duration>,
     /// From the first request to the last reply.
     pub(crate) elapsed: Duration,

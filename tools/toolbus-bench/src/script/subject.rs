@@ -116,7 +116,7 @@ impl Subject {
         PoolConfig { mode: PoolMode::Fork, min: 0, max: 0, ..self.pool() }
     }
 
-    /// As many interpreters ready at all times.
+    /// A pool with `number` interpreters ready at all times.
     pub(super) fn always_ready(&self, number: usize) -> PoolConfig {
         PoolConfig { min: number, max: number, ..self.pool() }
     }
