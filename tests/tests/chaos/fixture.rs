@@ -73,7 +73,7 @@ impl Fixture {
         Self::besieged_with(way, "-", "").await
     }
 
-    /// Starts a daemon and a server `hostile`; `thing` is an argument of its way, `keys` are further ones of its section.
+    /// Starts a daemon and a server `hostile`; `thing` is an argument of its way, `keys` are more keys of its section.
     pub(crate) async fn besieged_with(way: &str, thing: &str, keys: &str) -> Self {
         let fixture = Self::quiet("").await;
         let section = fixture.program("hostile", way, thing, keys);
