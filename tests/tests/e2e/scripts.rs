@@ -1,7 +1,6 @@
 //! Requests for scripts as RockBot's agents publish them, under the users and permissions of the recipe. The parts look at scripts and
 //! commands in the daemon that serves.
 
-mod answers;
 mod confined;
 mod elsewhere;
 mod levels;
@@ -9,6 +8,7 @@ mod life;
 mod memory;
 mod pods;
 mod requests;
+mod results;
 mod seen;
 pub(crate) mod setup;
 mod steps;
