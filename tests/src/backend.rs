@@ -1,4 +1,4 @@
-//! A small REST backend that counts what it is asked, and answers when the test says so.
+//! A small REST backend that counts its requests, and responds when the test lets it.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -23,7 +23,7 @@ const MAX_BYTES: usize = 256 * 1024 * 1024;
 ///
 /// * `/weather/{city}`: the weather, at once;
 /// * `/work?id=…`: takes a short while;
-/// * `/gate?id=…`: answers once [`Backend::open`] was called;
+/// * `/gate?id=…`: responds once [`Backend::open`] was called;
 /// * `/status/{code}`: that status;
 /// * `/bytes/{count}`: that many bytes; `/garbage`: bytes that are no text.
 pub struct Backend {
@@ -67,14 +67,14 @@ impl Backend {
         Self { base, seen, gate, _server: server }
     }
 
-    /// Configuration of a tool here, which changes something unless `more`, further keys of its section, says otherwise.
+    /// Configuration of a tool here, which changes something unless overridden by `more`, further keys of its section.
     #[must_use]
     pub fn endpoint(&self, name: &str, path: &str, parameters: &str, more: &str) -> String {
         let effect = if more.contains("effect = ") { "" } else { "effect = \"effectful\"\n" };
         self.endpoint_by_default(name, path, parameters, &format!("{effect}{more}"))
     }
 
-    /// The same, with the effect that its method has by default.
+    /// Configuration of a tool here, with the effect that its method has by default.
     #[must_use]
     pub fn endpoint_by_default(&self, name: &str, path: &str, parameters: &str, more: &str) -> String {
         let base = &self.base;
@@ -99,7 +99,7 @@ impl Backend {
         self.endpoint(name, path, parameters, &format!("{timeout}{more}"))
     }
 
-    /// Lets every request to `/gate` be answered, now and from now on.
+    /// Lets every request to `/gate` get its response, now and from now on.
     pub fn open(&self) {
         self.gate.send_replace(true);
     }
@@ -122,7 +122,7 @@ impl Backend {
         self.seen.lock().get(id).and_then(|all| all.last().cloned()).unwrap_or_default()
     }
 
-    /// Waits until this id was asked for.
+    /// Waits until a request with this id has come.
     pub async fn wait_for(&self, id: &str) {
         eventually(&format!("a request for {id} at the backend"), async || (self.count(id) > 0).then_some(())).await;
     }

@@ -90,7 +90,7 @@ impl Client {
         Self { exchange: site.exchange.clone(), replies, channel, _connection: connection, inbox, receiver }
     }
 
-    /// The queue that answers come to.
+    /// The queue that replies come to.
     #[must_use]
     pub fn queue(&self) -> &str {
         &self.replies
@@ -105,7 +105,7 @@ impl Client {
         bind(&self.channel, &self.exchange, &self.replies, topic).await;
     }
 
-    /// Declares a queue of this client's that nobody reads, bound to a topic.
+    /// Declares a queue of this client's without a consumer, bound to a topic.
     ///
     /// # Panics
     ///
@@ -186,7 +186,7 @@ impl Client {
     /// When it is not as `docs/wire` describes replies of its type.
     pub async fn reply(&self, request: &Request) -> Message {
         let what =
-            format!("the answer to {}", String::from_utf8_lossy(&request.body).chars().take(200).collect::<String>());
+            format!("the reply to {}", String::from_utf8_lossy(&request.body).chars().take(200).collect::<String>());
         let reply = eventually(&what, async || self.replies_to(&request.correlation).into_iter().next()).await;
         described::check(&reply);
         reply

@@ -21,7 +21,7 @@ pub struct Listed {
     pub scenarios: Vec<String>,
 }
 
-/// Where the suite's data and helpers are.
+/// Folder of the suite's data and helpers.
 #[must_use]
 pub fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("conformance")
@@ -53,11 +53,12 @@ pub fn listed(side: &str) -> Vec<Listed> {
 ///
 /// # Panics
 ///
-/// When the suite does not tell.
+/// When the suite lists none.
 pub async fn scenarios(side: &str) -> Vec<String> {
-    let told = suite(&["list", &format!("--{side}")]).await;
-    let names: Vec<_> = told.out.lines().filter_map(|line| line.trim().strip_prefix("- ")).map(str::to_owned).collect();
-    assert!(!names.is_empty(), "{told:?}");
+    let listing = suite(&["list", &format!("--{side}")]).await;
+    let names: Vec<_> =
+        listing.out.lines().filter_map(|line| line.trim().strip_prefix("- ")).map(str::to_owned).collect();
+    assert!(!names.is_empty(), "{listing:?}");
     names
 }
 

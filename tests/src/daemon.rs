@@ -58,7 +58,7 @@ pub struct Holdings {
 
 impl Drop for Daemon {
     fn drop(&mut self) {
-        // Of a test that fails, the log of the daemon tells why.
+        // The log of the daemon shows why a test fails.
         if std::thread::panicking() {
             println!("the log of the daemon:\n{}", self.text());
             return;
@@ -85,7 +85,7 @@ impl Daemon {
         daemon
     }
 
-    /// The same, on a part of the shared broker that is its own, with a client.
+    /// Starts a daemon in a new namespace of the shared broker, and a client.
     pub async fn with_client(more: &str) -> (BrokerNamespace, Self, Client) {
         let site = BrokerNamespace::shared().await;
         let daemon = Self::start(&site, more).await;
@@ -93,12 +93,12 @@ impl Daemon {
         (site, daemon, client)
     }
 
-    /// Starts a daemon without a broker, for those who come over HTTP, and waits until it is ready.
+    /// Starts a daemon without a broker, for HTTP clients, and waits until it is ready.
     pub async fn alone(more: &str) -> Self {
         Self::alone_with(more, &[]).await
     }
 
-    /// As [`Self::alone`], with these variables.
+    /// Starts a daemon as [`Self::alone`] does, with these environment variables.
     pub async fn alone_with(more: &str, environment: &[(&str, &str)]) -> Self {
         let mut daemon = Self::spawn_in(Arc::new(folder_of(ALONE, more)), environment, &[]);
         daemon.wait_until_listening().await;
@@ -230,7 +230,7 @@ impl Daemon {
         toolbus_in(self.folder(), arguments).await
     }
 
-    /// Lays another configuration over the site's and asks for a reload; waits until the log says what became of it, and
+    /// Lays another configuration over the site's and requests a reload; waits until its outcome is logged, and
     /// gives that line.
     ///
     /// # Panics
@@ -247,7 +247,7 @@ impl Daemon {
         .await
     }
 
-    /// Waits until requests can be taken and answered.
+    /// Waits until the daemon takes requests and replies.
     pub async fn wait_until_ready(&self) {
         let mut shown = Value::Null;
         eventually("readiness", async || {
@@ -261,7 +261,7 @@ impl Daemon {
         .await;
     }
 
-    /// Asks the HTTP server: status code and body, if it answers.
+    /// Status code and body of a GET request to the HTTP server, if it responds.
     pub async fn get(&self, path: &str) -> Option<(u16, Value)> {
         let client = reqwest::Client::builder().timeout(HTTP_TIME).no_proxy().build().ok()?;
         let response = client.get(format!("{}{path}", self.http)).send().await.ok()?;
@@ -291,7 +291,7 @@ impl Daemon {
         .await
     }
 
-    /// Where the HTTP server listens, as `IP:PORT`.
+    /// Address of the HTTP server, as `IP:PORT`.
     #[must_use]
     pub fn listen(&self) -> &str {
         self.http.trim_start_matches("http://")
@@ -341,7 +341,7 @@ impl Daemon {
         }
     }
 
-    /// A number that the system tells of the process, in KiB if it is one of memory.
+    /// A number of the process from `/proc`, in KiB if it is one of memory.
     fn of_status(&self, name: &str) -> u64 {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid())).unwrap();
         let line = status.lines().find_map(|line| line.strip_prefix(name)).expect("a line of this name");
@@ -405,7 +405,7 @@ impl Daemon {
         log.iter().filter(|line| line.get("message").and_then(Value::as_str) == Some(message)).cloned().collect()
     }
 
-    /// Waits until the log has this message so many times; a line may be written after what it tells has been seen.
+    /// Waits until the log has this message so many times; a line may be written after its cause has been seen.
     ///
     /// # Panics
     ///

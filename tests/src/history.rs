@@ -9,15 +9,15 @@ use crate::message::Message;
 pub struct Tally {
     /// Calls that were published, and confirmed by the broker.
     pub attempts: usize,
-    /// Calls that were answered with their result.
+    /// Calls whose reply was their result.
     pub acknowledged: usize,
-    /// Calls that were never answered.
+    /// Calls without a reply.
     pub lost: usize,
     /// Calls that ran twice, or have two replies.
     pub duplicated: usize,
-    /// Calls of which the daemon says that it does not know whether they ran.
+    /// Calls whose reply has an unknown outcome.
     pub recovered: usize,
-    /// Calls that were answered with anything else.
+    /// Calls with any other reply.
     pub unexpected: usize,
 }
 
@@ -44,7 +44,7 @@ impl Tally {
         }
     }
 
-    /// Prints the table, and checks that no call was lost, doubled, or answered with anything else.
+    /// Prints the table, and checks that no call was lost, doubled, or had any other reply.
     ///
     /// # Panics
     ///
@@ -60,12 +60,12 @@ impl Tally {
     }
 }
 
-/// Whether the reply says that the call may have run.
+/// Whether the reply has an unknown outcome: the call may have run.
 #[must_use]
 pub fn is_unknown(reply: &Message) -> bool {
     let body = reply.body();
-    let said = (body.get("code"), body.get("outcome"), body.get("isRetryable"));
-    said == (Some(&json!("execution_failed")), Some(&json!("unknown")), Some(&json!(false)))
+    let failure = (body.get("code"), body.get("outcome"), body.get("isRetryable"));
+    failure == (Some(&json!("execution_failed")), Some(&json!("unknown")), Some(&json!(false)))
 }
 
 /// The next of a sequence of numbers below `most`, by a seed.

@@ -14,7 +14,7 @@ pub struct HttpResponse {
     pub code: u16,
     /// Head of the response, in lower case.
     pub head: String,
-    /// Body of the response, where the length of that is told.
+    /// Body of the response, if `Content-Length` is given.
     pub body: String,
 }
 
@@ -23,7 +23,7 @@ impl Connection {
     ///
     /// # Panics
     ///
-    /// When nobody listens.
+    /// When no server listens.
     pub async fn open(listen: &str) -> Self {
         Self(BufReader::new(TcpStream::connect(listen).await.unwrap()))
     }

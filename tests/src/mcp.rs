@@ -57,19 +57,19 @@ impl Workplace {
         self.folder.path().join(name)
     }
 
-    /// The same, as text.
+    /// A path in it, as text.
     #[must_use]
     pub fn text(&self, name: &str) -> String {
         self.path(name).display().to_string()
     }
 
-    /// Returns what `mcp.json` says of these servers.
+    /// Returns the sections of these servers in `mcp.json`.
     #[must_use]
     pub fn servers(&self, names: &[&str]) -> Value {
         Value::Object(names.iter().map(|name| ((*name).to_owned(), self.server(name))).collect::<Map<_, _>>())
     }
 
-    /// Returns what `mcp.json` says of one server.
+    /// Returns the section of one server in `mcp.json`.
     #[must_use]
     pub fn server(&self, name: &str) -> Value {
         let args = match name {
@@ -86,7 +86,7 @@ impl Workplace {
         server
     }
 
-    /// The same server, with a note in the file `log` of every line that it is sent.
+    /// Configuration of a server whose input is also written to the file `log`.
     ///
     /// # Panics
     ///
@@ -110,7 +110,7 @@ impl Workplace {
         messages.filter(|message| message["method"] == method).collect()
     }
 
-    /// Writes `mcp.json`, in place of the one that is there.
+    /// Writes `mcp.json` anew.
     ///
     /// # Panics
     ///
@@ -141,11 +141,11 @@ impl Workplace {
     }
 }
 
-/// Returns what the daemon says of all servers, by name.
+/// Returns the daemon's status of all servers, by name.
 ///
 /// # Panics
 ///
-/// When it says nothing.
+/// When it reports none.
 pub async fn statuses(daemon: &Daemon) -> Vec<Value> {
     let client = reqwest::Client::builder().timeout(HTTP_TIME).no_proxy().build().unwrap();
     let request = client.get(format!("http://{}/v1/mcp", daemon.listen())).bearer_auth(TOKEN);
@@ -153,7 +153,7 @@ pub async fn statuses(daemon: &Daemon) -> Vec<Value> {
     body["servers"].as_array().unwrap().clone()
 }
 
-/// Returns what the daemon says of one server.
+/// Returns the daemon's status of one server.
 ///
 /// # Panics
 ///
@@ -201,7 +201,7 @@ pub fn at(client: &Client, server: &str, tool: &str, arguments: &Value) -> Reque
 
 /// The reports of progress of a call, and its reply.
 pub async fn with_progress(client: &Client, request: &Request) -> (Vec<Value>, Message) {
-    eventually("an answer besides progress", async || {
+    eventually("a reply besides progress", async || {
         let (reports, replies): (Vec<_>, Vec<_>) =
             client.replies_to(&request.correlation).into_iter().partition(|message| message.kind() == PROGRESS);
         let reports = reports.iter().map(Message::body).collect();
@@ -246,7 +246,7 @@ pub fn environment() -> Value {
 /// `server-everything` as a server over HTTP; it ends when dropped.
 pub struct HttpServer {
     process: tokio::process::Child,
-    /// Where it listens.
+    /// Port that it listens on.
     pub port: u16,
 }
 

@@ -8,7 +8,7 @@ use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, BufReader};
 use tokio::process::Command;
 use toolbus_testing::patience::PATIENCE;
 
-/// The line with which a script says that it waits for a change.
+/// The line that a script prints when it waits for a change.
 const WATCHING: &str = "watching";
 
 /// A client with its script.
@@ -55,12 +55,12 @@ impl ClientKind {
             let mut text = String::new();
             stderr.read_to_string(&mut text).await.map(|_| text)
         });
-        let (mut change, mut said) = (Some(change), None);
+        let (mut change, mut output) = (Some(change), None);
         let reading = async {
             while let Some(line) = lines.next_line().await.unwrap() {
                 match change.take_if(|_| line == WATCHING) {
                     Some(change) => change().await,
-                    None => said = Some(line),
+                    None => output = Some(line),
                 }
             }
         };
@@ -68,8 +68,8 @@ impl ClientKind {
         drop(child.start_kill());
         let complaints = complaints.await.unwrap().unwrap_or_default();
         assert!(ended, "{self:?} {arguments:?} did not end in time: {complaints}");
-        let said = said.unwrap_or_else(|| panic!("{self:?} {arguments:?} failed: {complaints}"));
-        serde_json::from_str(&said).unwrap_or_else(|_| panic!("{self:?} {arguments:?} said {said}: {complaints}"))
+        let output = output.unwrap_or_else(|| panic!("{self:?} {arguments:?} failed: {complaints}"));
+        serde_json::from_str(&output).unwrap_or_else(|_| panic!("{self:?} {arguments:?} wrote {output}: {complaints}"))
     }
 }
 

@@ -10,7 +10,7 @@ use serde_json::Value;
 /// A message that was received.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Message {
-    /// Where it was published.
+    /// Exchange of the message.
     pub exchange: String,
     /// Topic of the message, or the queue's name on the default exchange.
     pub routing_key: String,

@@ -15,9 +15,9 @@ use crate::message::Message;
 /// Names that no other test uses, on one broker.
 #[derive(Debug, Clone)]
 pub struct BrokerNamespace {
-    /// Where the broker is.
+    /// URL of the broker.
     pub url: String,
-    /// Exchange of requests and answers.
+    /// Exchange of requests and replies.
     pub exchange: String,
     /// Start of the names of the daemon's queues.
     pub prefix: String,
@@ -29,7 +29,7 @@ impl BrokerNamespace {
         Self::on(RabbitNode::shared().await)
     }
 
-    /// The same broker and exchange, for another daemon, with queues of its own.
+    /// Namespace of another daemon on the same broker and exchange, with queues of its own.
     #[must_use]
     pub fn beside(&self) -> Self {
         Self { prefix: format!("{}-lab", self.prefix), ..self.clone() }
@@ -42,7 +42,7 @@ impl BrokerNamespace {
         Self { url: node.url(), exchange: format!("e2e.{id}"), prefix: format!("e2e-{id}") }
     }
 
-    /// The same names behind a proxy, which can freeze and cut the connections of a daemon that uses it.
+    /// Namespace behind a proxy, which can freeze and cut the connections of a daemon that uses it.
     ///
     /// # Panics
     ///
@@ -57,13 +57,13 @@ impl BrokerNamespace {
         (proxy, Self { url, ..self.clone() })
     }
 
-    /// The bus inside the daemon, which needs no broker and reaches nobody else.
+    /// The bus inside the daemon, which needs no broker and reaches no other process.
     #[must_use]
     pub fn embedded() -> Self {
         Self { url: "embedded".to_owned(), exchange: "e2e".to_owned(), prefix: "e2e".to_owned() }
     }
 
-    /// The same broker and exchange, for a sidecar of this agent.
+    /// Namespace of a sidecar of this agent on the same broker and exchange.
     #[must_use]
     pub fn of_sidecar(&self, agent: &str) -> Self {
         Self { prefix: format!("toolbus.{agent}"), ..self.clone() }
@@ -91,7 +91,7 @@ impl BrokerNamespace {
     #[must_use]
     pub fn config(&self) -> String {
         let (url, exchange, dlx, prefix) = (&self.url, &self.exchange, self.dead_letter_exchange(), &self.prefix);
-        // Names that a daemon gives its queues by itself are not told to it.
+        // Names that are the daemon's defaults are not configured.
         let name = if prefix.starts_with("toolbus") { String::new() } else { format!("queue_prefix = {prefix:?}\n") };
         format!(
             "[bus]\nurl = {url:?}\nexchange = {exchange:?}\ndead_letter_exchange = {dlx:?}\n{name}\

@@ -1,4 +1,4 @@
-//! Processes below a process, as the system tells them.
+//! Processes below a process, from `/proc`.
 
 use std::collections::BTreeSet;
 use std::fs;

@@ -51,7 +51,7 @@ impl Prometheus {
         prometheus
     }
 
-    /// The data of a response; none while Prometheus does not answer with success.
+    /// The data of a response; none while Prometheus does not respond with success.
     pub async fn get(&self, path: &str) -> Option<Value> {
         let url = format!("{}/api/v1/{path}", self.address);
         let client = reqwest::Client::builder().no_proxy().build().unwrap();
@@ -77,7 +77,7 @@ impl Prometheus {
     ///
     /// # Panics
     ///
-    /// When Prometheus does not answer.
+    /// When Prometheus does not respond.
     pub async fn firing(&self) -> Vec<Value> {
         let data = self.get("alerts").await.unwrap();
         let alerts = data["alerts"].as_array().unwrap();

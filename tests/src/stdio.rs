@@ -76,12 +76,12 @@ impl Stdio {
         Self { child, input, output, log, reader, heard: Vec::new(), last_id: 0, _folder: folder }
     }
 
-    /// Says hello in the last revision with a handshake, and that the response has come.
+    /// Initialises in the last revision with a handshake, and gives the response.
     pub async fn begin(&mut self) -> Value {
         let client = json!({"name": "tests", "version": "1"});
         let params = json!({"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": client});
-        let response = self.ask("initialize", &params).await;
-        self.say(&json!({"jsonrpc": "2.0", "method": "notifications/initialized"})).await;
+        let response = self.exchange("initialize", &params).await;
+        self.send(&json!({"jsonrpc": "2.0", "method": "notifications/initialized"})).await;
         response
     }
 
@@ -90,7 +90,7 @@ impl Stdio {
     /// # Panics
     ///
     /// When the input is closed.
-    pub async fn say(&mut self, message: &Value) {
+    pub async fn send(&mut self, message: &Value) {
         let input = self.input.as_mut().expect("an open input");
         input.write_all(format!("{message}\n").as_bytes()).await.unwrap();
     }
@@ -98,19 +98,19 @@ impl Stdio {
     /// Sends a request, and gives its id.
     pub async fn request(&mut self, method: &str, params: &Value) -> u64 {
         self.last_id += 1;
-        self.say(&json!({"jsonrpc": "2.0", "id": self.last_id, "method": method, "params": params})).await;
+        self.send(&json!({"jsonrpc": "2.0", "id": self.last_id, "method": method, "params": params})).await;
         self.last_id
     }
 
     /// Sends a request, and gives its response.
-    pub async fn ask(&mut self, method: &str, params: &Value) -> Value {
+    pub async fn exchange(&mut self, method: &str, params: &Value) -> Value {
         let id = self.request(method, params).await;
         self.response(id).await
     }
 
     /// Calls a tool, and gives the result.
     pub async fn call(&mut self, tool: &str, arguments: &Value) -> Value {
-        let mut response = self.ask("tools/call", &json!({"name": tool, "arguments": arguments})).await;
+        let mut response = self.exchange("tools/call", &json!({"name": tool, "arguments": arguments})).await;
         match response.get_mut("result") {
             Some(result) => result.take(),
             None => response,
@@ -119,7 +119,7 @@ impl Stdio {
 
     /// The names of the tools that are listed, or the error.
     pub async fn names(&mut self) -> Value {
-        let response = self.ask("tools/list", &json!({})).await;
+        let response = self.exchange("tools/list", &json!({})).await;
         match response["result"]["tools"].as_array() {
             Some(tools) => tools.iter().map(|tool| tool["name"].clone()).collect(),
             None => response["error"]["message"].clone(),

@@ -22,7 +22,7 @@ const CONFIRM_TIME: Duration = Duration::from_secs(5);
 pub struct Survivor {
     urls: Vec<String>,
     exchange: String,
-    /// The queue that answers come to.
+    /// The queue that replies come to.
     pub queue: String,
     /// A channel that confirms, opened again after a loss.
     channel: tokio::sync::Mutex<Option<(Connection, Channel)>>,
@@ -102,7 +102,7 @@ impl Survivor {
         self.published.lock().unwrap_or_else(PoisonError::into_inner).get(id).copied().unwrap_or_default()
     }
 
-    /// One call of `work`: published until confirmed, and then answered.
+    /// One call of `work`: published until confirmed, until its reply has come.
     pub async fn exchange(&self, id: &str) -> Message {
         eventually("a confirm", async || {
             let confirmed = tokio::time::timeout(CONFIRM_TIME, self.publish(id)).await;
@@ -113,7 +113,7 @@ impl Survivor {
             matches!(confirmed, Ok(Ok(Confirmation::Ack(None)))).then_some(())
         })
         .await;
-        eventually(&format!("the answer to {id}"), async || self.replies(id).into_iter().next()).await
+        eventually(&format!("the reply to {id}"), async || self.replies(id).into_iter().next()).await
     }
 
     async fn publish(&self, id: &str) -> Result<Confirmation, lapin::Error> {

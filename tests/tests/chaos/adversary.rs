@@ -31,7 +31,7 @@ const HIDDEN: [&str; 9] = [
     "bruno",
 ];
 
-/// Who may use what: `ana` little, `bruno` everything, `sub` what the profile `subagent` leaves, `free` what it asks for.
+/// Rules: `ana` has few tools, `bruno` all, `sub` those of the profile `subagent`, `free` those of the one it names.
 const POLICY: &str = r#"
 [invoke]
 default_timeout = "110s"
@@ -97,7 +97,7 @@ fn configuration(backend: &Backend) -> String {
 }
 
 #[tokio::test]
-async fn nothing_that_can_be_sent_reaches_a_tool_that_is_not_for_its_sender() {
+async fn no_message_reaches_a_tool_that_its_sender_may_not_use() {
     let fixture = Fixture::start(configuration, &HIDDEN).await;
     let (client, site) = (&fixture.client, &fixture.site);
     let body = json!({"toolCallId": "call-of-ana", "toolName": "hold", "arguments": {"id": "held"}});
@@ -118,12 +118,12 @@ async fn nothing_that_can_be_sent_reaches_a_tool_that_is_not_for_its_sender() {
     assert!(rows.len() >= 400, "{} rows: the table was not read whole", rows.len());
     fixture.check(&rows).await;
 
-    // Nobody has ended what is ana's.
+    // No message has ended ana's call or session.
     fixture.backend.open();
     for (request, content) in [(&held, "passed held"), (&kept, "passed kept")] {
         assert_eq!(client.reply(request).await.content(), content);
     }
-    // And the tools were there all the time, for whoever may use them.
+    // And the tools were there all the time, for agents that may use them.
     let others = [
         ("transfer_money", "bruno"),
         ("get_weathers", "bruno"),
@@ -147,7 +147,7 @@ async fn nothing_that_can_be_sent_reaches_a_tool_that_is_not_for_its_sender() {
 #[tokio::test]
 async fn under_header_identity_a_name_is_believed() {
     let fixture = Fixture::start(configuration, &HIDDEN).await;
-    // The accepted risk: on a bus that is trusted, whoever writes a name is that agent.
+    // The accepted risk: on a trusted bus, a message under an agent's name is the agent's.
     let as_bruno = call("transfer_money").by("bruno").request(&fixture.client, &fixture.site);
     assert_eq!(fixture.client.exchange(&as_bruno).await.code(), "");
     assert_eq!(fixture.backend.count("transfer_money"), 1);

@@ -1,4 +1,4 @@
-//! Names that nobody has ever heard of, in a number that nobody can keep.
+//! Unknown agent names, more than a daemon can keep.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -17,7 +17,7 @@ use toolbus_testing::patience::eventually;
 use crate::turn;
 
 const AGENTS: usize = 30_000;
-/// Calls of one agent, that fill what is bounded and does not depend on names: tasks, buffers, answers that are kept.
+/// Calls of one agent, that fill what is bounded and does not depend on names: tasks, buffers, kept replies.
 const WARM_UP: usize = 10_000;
 /// Agents of which the daemon may remember something: no further one costs anything.
 const REMEMBERED: usize = 12_000;
@@ -27,14 +27,14 @@ const MEMORY: usize = 24 * 1024;
 const MEMORY_BEYOND: usize = 8 * 1024;
 /// CPU time that all of them may cost the daemon, in seconds: a development build on a slow machine.
 const CPU_SECONDS: u64 = 60;
-/// In which Linux tells CPU time.
+/// Unit of CPU time in Linux's `/proc`.
 const TICKS_PER_SECOND: u64 = 100;
 /// Longest wait for the replies to a part of them.
 const PATIENCE: Duration = Duration::from_secs(240);
 /// Calls of one tool that all of them may make together.
 const BURST: usize = 50;
 
-/// Everybody is one class: with a tool set, a limited tool, and two calls at a time.
+/// All agents are one class: with a tool set, a limited tool, and two calls at a time.
 const POLICY: &str = r#"
 [identity]
 trust_headers = true
@@ -132,7 +132,7 @@ async fn thirty_thousand_agents_without_a_section_share_one_budget_and_leave_no_
     println!("{used} s; KiB: {before} with one agent, {remembered} with {REMEMBERED}, {after} with {AGENTS}");
 
     let codes = |code: &str| crowd.codes.get(code).copied().unwrap_or_default();
-    // On a slow machine the backend holds some up, so that others find no place.
+    // On a slow machine the backend holds some up, so that others find no slot.
     assert_eq!(codes("a result") + codes("overloaded") + codes("rate_limited"), WARM_UP + AGENTS, "{:?}", crowd.codes);
     assert!(codes("a result") <= BURST, "{:?}", crowd.codes);
     assert!(codes("rate_limited") > WARM_UP + AGENTS - 2 * BURST, "{:?}", crowd.codes);
@@ -141,7 +141,7 @@ async fn thirty_thousand_agents_without_a_section_share_one_budget_and_leave_no_
     assert!(after < before + MEMORY, "{before} KiB with one agent, {after} KiB with {AGENTS}");
     assert!(after < remembered + MEMORY_BEYOND, "{remembered} KiB with {REMEMBERED} agents, {after} KiB with {AGENTS}");
 
-    // Places to run are shared, too: two run, sixty wait, and one has no room.
+    // Slots are shared, too: two run, sixty wait, and one has no room.
     let client = Client::connect(&site).await;
     let held: Vec<_> = (0..63)
         .map(|number| client.request("hold", &json!({"id": "held"})).header("rb-source", &format!("another-{number}")))

@@ -17,7 +17,7 @@ use toolbus_testing::patience::eventually;
 use toolbus_testing::rabbit::RabbitNode;
 use uuid::Uuid;
 
-/// Calls of a test, unless the environment says otherwise.
+/// Calls of a test, unless the environment overrides it.
 const CALLS: usize = 1_000;
 /// Calls that are under way at a time.
 const AT_ONCE: usize = 50;

@@ -1,5 +1,5 @@
 //! A cluster of three brokers. While one is down, calls need neither the node of the dead letters nor that of another
-//! caller's answers. Whatever is killed or cut under load, no call is lost, and none runs twice.
+//! caller's replies. Whatever is killed or cut under load, no call is lost, and none runs twice.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -20,14 +20,14 @@ use toolbus_testing::patience::eventually;
 
 use crate::turn;
 
-/// Calls that have to be answered for the cluster to count as working.
+/// Replies after which the cluster counts as working.
 const WORKING: usize = 40;
 /// Callers, each with one call at a time.
 const CALLERS: usize = 8;
 /// Time in which nodes that reach each other again are one cluster again.
 const REJOIN_TIME: Duration = Duration::from_secs(120);
 
-/// A cluster with a daemon that is told all of its nodes, and a caller that goes to the nodes from this one on.
+/// A cluster, a daemon that is configured with all of its nodes, and a caller that goes to the nodes from this one on.
 struct Fixture {
     cluster: RabbitCluster,
     backend: Backend,
@@ -65,7 +65,7 @@ impl Fixture {
 }
 
 #[tokio::test]
-async fn while_the_node_of_the_dead_letters_is_down_calls_go_on_and_an_answer_without_a_queue_is_kept() {
+async fn while_the_node_of_the_dead_letters_is_down_calls_go_on_and_an_unroutable_reply_is_kept() {
     let _turn = turn().await;
     let fixture = Fixture::start(1).await;
     let Fixture { cluster, backend, site, daemon, survivor, .. } = &fixture;
@@ -88,11 +88,11 @@ async fn while_the_node_of_the_dead_letters_is_down_calls_go_on_and_an_answer_wi
     }
     backend.open();
     let returned = "a dead letter was not confirmed; its request was requeued";
-    eventually("an answer that no queue takes", async || (!daemon.logged(returned).is_empty()).then_some(())).await;
-    survivor.exchange("while an answer waits").await;
+    eventually("a reply that no queue takes", async || (!daemon.logged(returned).is_empty()).then_some(())).await;
+    survivor.exchange("while a reply waits").await;
 
     cluster.restart(0).await;
-    let kept = eventually("the answer that was kept", async || {
+    let kept = eventually("the reply that was kept", async || {
         // Its own queue may be back before that of the dead letters.
         let own = others.take(absent).await;
         if own.is_some() { own } else { others.take(&dead_letters).await }
@@ -198,24 +198,24 @@ impl Fault {
 }
 
 #[tokio::test]
-async fn whatever_is_killed_or_cut_in_a_cluster_no_call_is_lost_and_none_runs_twice() {
+async fn kills_and_cuts_in_a_cluster_lose_no_call_and_run_none_twice() {
     let _turn = turn().await;
     let fixture = Fixture::start(0).await;
     let Fixture { cluster, backend, site, survivor, .. } = &fixture;
-    let (is_over, answered) = (AtomicBool::new(false), AtomicUsize::new(0));
+    let (is_over, replied) = (AtomicBool::new(false), AtomicUsize::new(0));
     let calling = (0..CALLERS).map(async |caller| {
         let mut ids = Vec::new();
         while !is_over.load(Ordering::Relaxed) {
             let id = format!("{caller}-{}", ids.len());
             survivor.exchange(&id).await;
-            answered.fetch_add(1, Ordering::Relaxed);
+            replied.fetch_add(1, Ordering::Relaxed);
             ids.push(id);
         }
         ids
     });
     let going_on = async || {
-        let goal = answered.load(Ordering::Relaxed) + WORKING;
-        eventually("further answers", async || (answered.load(Ordering::Relaxed) >= goal).then_some(())).await;
+        let goal = replied.load(Ordering::Relaxed) + WORKING;
+        eventually("further replies", async || (replied.load(Ordering::Relaxed) >= goal).then_some(())).await;
     };
     let breaking = async {
         for fault in Fault::ALL {
@@ -237,7 +237,7 @@ async fn whatever_is_killed_or_cut_in_a_cluster_no_call_is_lost_and_none_runs_tw
     let began = Instant::now();
     let (made, ()) = tokio::join!(join_all(calling), breaking);
 
-    // What was published twice has been answered twice once nothing is left to be taken.
+    // A request that was published twice has two replies once the queue is empty.
     eventually("empty queues", async || {
         let listed = cluster.ctl(0, &["list_queues", "name", "messages"]).await.ok()?;
         let is_empty = |queue: &str| listed.lines().any(|line| line.split_once('\t') == Some((queue, "0")));
@@ -249,6 +249,6 @@ async fn whatever_is_killed_or_cut_in_a_cluster_no_call_is_lost_and_none_runs_tw
         tally.count(id, &survivor.replies(id), backend.count(id), &format!("worked for {id}"));
     }
     tally.check(&format!("{:?} in a cluster within {:?}", Fault::ALL, began.elapsed()));
-    assert_eq!(site.ready(&site.dead_letters()).await, 0, "no answer is a dead letter");
+    assert_eq!(site.ready(&site.dead_letters()).await, 0, "no reply is a dead letter");
     fixture.end().await;
 }

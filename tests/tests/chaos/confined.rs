@@ -46,7 +46,7 @@ async fn spied(fixture: &Fixture, session: &str) -> Message {
 }
 
 #[tokio::test]
-async fn a_session_works_in_its_own_directory_whatever_it_is_called() {
+async fn a_session_of_any_name_works_in_its_own_directory() {
     let fixture = Fixture::quiet(RULES).await;
     let folder = fixture.daemon.folder().to_str().unwrap().to_owned();
     let keys = format!("cwd = \"{folder}/desk/{{agent}}/{{session}}\"");
@@ -79,11 +79,11 @@ async fn a_caller_that_may_not_use_a_lazy_server_cannot_start_it() {
     let client = &fixture.client;
     for agent in ["ghost", "curious"] {
         for name in &names {
-            let asked = json!({"server_name": name, "tool_name": "strike", "arguments": {}});
+            let arguments = json!({"server_name": name, "tool_name": "strike", "arguments": {}});
             let calls = [
                 client.request("strike", &json!({})),
                 client.request("strike", &json!({})).on("tool.invoke.mcp").header("rb-mcp-server", name),
-                client.request("mcp_invoke_tool", &asked),
+                client.request("mcp_invoke_tool", &arguments),
                 client.request("mcp_list_services", &json!({})),
             ];
             for (number, call) in calls.into_iter().enumerate() {
@@ -92,10 +92,9 @@ async fn a_caller_that_may_not_use_a_lazy_server_cannot_start_it() {
             }
         }
     }
-    // Whoever may use them starts the one that is named, and no other.
-    let asked =
-        client.request("strike", &json!({})).on("tool.invoke.mcp").header("rb-mcp-server", "lazy7").by("friend");
-    assert_eq!(client.exchange(&asked).await.content(), "done");
+    // A permitted caller starts the server that it names, and no other.
+    let call = client.request("strike", &json!({})).on("tool.invoke.mcp").header("rb-mcp-server", "lazy7").by("friend");
+    assert_eq!(client.exchange(&call).await.content(), "done");
     assert_eq!(fixture.processes().len(), 4);
     fixture.end().await;
 }

@@ -97,7 +97,7 @@ impl Fixture {
         waits.count += 1;
     }
 
-    /// Ana's request, and how others wait until its only answer is there.
+    /// The only reply to ana's request, and its time; checks that others wait no longer than they may.
     async fn beside(&self, request: &Request) -> (Message, Duration) {
         let (began, mut waits) = (Instant::now(), Waits::default());
         self.ana.send(request).await;
@@ -135,7 +135,7 @@ fn letters(count: usize) -> String {
 }
 
 #[tokio::test]
-async fn a_call_with_half_a_million_wrong_values_is_refused_with_the_first_ones_and_nobody_else_waits() {
+async fn a_call_with_half_a_million_wrong_values_is_refused_with_the_first_and_delays_no_other_call() {
     let backend = Backend::start().await;
     let branches: Vec<Value> = (0..BRANCHES).map(|n| json!({"type": "string", "minLength": n})).collect();
     let tools = [
@@ -149,10 +149,10 @@ async fn a_call_with_half_a_million_wrong_values_is_refused_with_the_first_ones_
         let before = fixture.daemon.peak();
         let request = fixture.by_ana(tool, &json!({"list": vec![1; count]}));
         let (reply, _) = fixture.beside(&request).await;
-        let (grown, told) = (fixture.daemon.peak().saturating_sub(before), reply.error());
+        let (grown, text) = (fixture.daemon.peak().saturating_sub(before), reply.error());
         println!("{tool}: {grown} KiB more than {before}");
         assert_eq!(reply.code(), "invalid_arguments");
-        assert!(told.contains("/list/0: ") && told.ends_with("… and more") && told.len() < 10_000, "{told}");
+        assert!(text.contains("/list/0: ") && text.ends_with("… and more") && text.len() < 10_000, "{text}");
         assert!(grown < ARGUMENTS, "{grown} KiB");
     }
     assert_eq!(backend.total(), 2, "nothing that does not fit was run");
@@ -160,7 +160,7 @@ async fn a_call_with_half_a_million_wrong_values_is_refused_with_the_first_ones_
 }
 
 #[tokio::test]
-async fn a_long_text_and_costly_patterns_of_a_server_end_in_time_and_hold_up_nobody() {
+async fn a_long_text_and_costly_patterns_of_a_server_end_in_time_and_delay_no_other_call() {
     let fixture = Fixture::with_patterns(1).await;
     let connected = fixture.daemon.logged("connected to the broker").len();
     for length in [60_000, 200_000, 500_000] {

@@ -5,7 +5,7 @@ use toolbus_testing::patience::eventually;
 use crate::fixture::Fixture;
 
 #[tokio::test]
-async fn a_server_that_ends_at_once_is_parked_and_what_it_said_is_shown() {
+async fn a_server_that_ends_at_once_is_parked_and_its_output_is_shown() {
     let fixture = Fixture::besieged("exits").await;
     let shown = fixture.seen("parked", "the server ended with exit code 3").await;
     assert_eq!(shown["stderr"][0], "cannot find my configuration", "{shown}");
@@ -23,7 +23,7 @@ async fn a_server_that_ignores_sigterm_is_killed() {
 }
 
 #[tokio::test]
-async fn what_a_server_forks_ends_with_a_daemon_that_is_killed() {
+async fn processes_forked_by_a_server_end_with_a_killed_daemon() {
     let mut fixture = Fixture::besieged("forks").await;
     fixture.seen("ready", "").await;
     eventually("the children", async || (fixture.processes().len() == 7).then_some(())).await;

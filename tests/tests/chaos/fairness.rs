@@ -1,4 +1,4 @@
-//! One agent's backlog holds nobody else up, and is bounded.
+//! One agent's backlog delays no other agent, and is bounded.
 
 use std::time::{Duration, Instant};
 
@@ -36,7 +36,7 @@ fn slow(client: &Client, agent: &str) -> Request {
     client.request("hold", &json!({"id": agent})).by(agent)
 }
 
-/// The time of a call by bruno, from before it is sent until it is answered.
+/// The time of a call by bruno, from before it is sent until its reply.
 async fn call(client: &Client) -> Duration {
     let request = client.request("echo", &json!({"text": "well"})).by("bruno");
     let started = Instant::now();
@@ -71,7 +71,7 @@ async fn flooded(daemon: &Daemon, flood: &Client, agent: &str, bruno: &Client) -
             if usize::try_from(taken).unwrap() + flood.received().len() == FLOOD {
                 break longest;
             }
-            assert!(started.elapsed() < PATIENCE, "{running} run, {waiting} wait, {} answers", flood.received().len());
+            assert!(started.elapsed() < PATIENCE, "{running} run, {waiting} wait, {} replies", flood.received().len());
         }
     };
     let (_, longest) = tokio::join!(send, measure);
@@ -132,7 +132,7 @@ async fn a_thousand_waiting_calls_of_one_agent_do_not_slow_down_another_and_no_m
 
     backend.open();
     assert_eq!(bruno.reply(&held).await.content(), "passed bruno");
-    eventually("every answer", async || (ana.received().len() > requests.len()).then_some(())).await;
+    eventually("every reply", async || (ana.received().len() > requests.len()).then_some(())).await;
     assert_eq!(backend.count("ana"), RUNNING + QUEUED);
     daemon.stop(&site).await;
 }
@@ -161,13 +161,13 @@ async fn a_second_agent_that_floods_costs_another_no_more_than_the_first() {
     backend.open();
     assert_eq!(bruno.reply(&held).await.content(), "passed bruno");
     for flood in [&ana, &bea] {
-        eventually("every answer", async || (flood.received().len() == FLOOD).then_some(())).await;
+        eventually("every reply", async || (flood.received().len() == FLOOD).then_some(())).await;
     }
     daemon.stop(&site).await;
 }
 
 #[tokio::test]
-async fn of_callers_without_a_section_one_that_floods_leaves_another_its_places() {
+async fn a_flooding_caller_without_a_section_leaves_another_its_slots() {
     let _turn = turn().await;
     let (site, backend) = (BrokerNamespace::shared().await, Backend::start().await);
     let rules = "[tools]\necho = true\n[invoke]\ndefault_timeout = \"110s\"\n";
@@ -185,6 +185,6 @@ async fn of_callers_without_a_section_one_that_floods_leaves_another_its_places(
     backend.wait_for("bruno").await;
     backend.open();
     assert_eq!(bruno.reply(&held).await.content(), "passed bruno");
-    eventually("every answer", async || (ana.received().len() == FLOOD).then_some(())).await;
+    eventually("every reply", async || (ana.received().len() == FLOOD).then_some(())).await;
     daemon.stop(&site).await;
 }

@@ -24,7 +24,7 @@ use toolbus_testing::rabbit::RabbitNode;
 
 use crate::turn;
 
-/// Faults, and the seed, unless the environment says otherwise.
+/// Faults, and the seed, unless the environment overrides them.
 const FAULTS: usize = 120;
 const SEED: usize = 16;
 /// Faults of the client for Rust, and how often one of them is the end of the broker.
@@ -104,12 +104,12 @@ struct Made {
     request: Request,
 }
 
-/// Calls until it is told to stop, one call after another.
+/// Calls until `is_over`, one call after another.
 async fn call_again_and_again(
     site: &BrokerNamespace,
     caller: usize,
     is_over: &AtomicBool,
-    answered: &AtomicUsize,
+    replied: &AtomicUsize,
 ) -> (Vec<Client>, Vec<Made>) {
     let (mut clients, mut made) = (Vec::new(), Vec::new());
     while !is_over.load(Ordering::Relaxed) {
@@ -120,7 +120,7 @@ async fn call_again_and_again(
         let id = format!("{caller}-{}", made.len());
         let request = client.request("work", &json!({"id": id}));
         client.exchange(&request).await;
-        answered.fetch_add(1, Ordering::Relaxed);
+        replied.fetch_add(1, Ordering::Relaxed);
         made.push(Made { id, client: clients.len() - 1, request });
     }
     (clients, made)
@@ -138,12 +138,12 @@ struct Storm {
     node: RabbitNode,
     proxy: Proxy,
     site: BrokerNamespace,
-    /// The same through the proxy.
+    /// Names and URL of the broker behind the proxy.
     through: BrokerNamespace,
     folder: TempDir,
     seed: usize,
     is_over: AtomicBool,
-    answered: AtomicUsize,
+    replied: AtomicUsize,
 }
 
 impl Storm {
@@ -161,7 +161,7 @@ impl Storm {
             folder: tempfile::tempdir().unwrap(),
             seed: from_environment("TOOLBUS_SEED", SEED),
             is_over: AtomicBool::new(false),
-            answered: AtomicUsize::new(0),
+            replied: AtomicUsize::new(0),
         }
     }
 
@@ -182,9 +182,9 @@ impl Storm {
         println!("{faults} faults, seed {}", self.seed);
         let (mut state, mut struck) = (self.seed as u64, BTreeMap::<Fault, usize>::new());
         for number in 1..=faults {
-            let goal = self.answered.load(Ordering::Relaxed) + 1;
-            let is_there = || self.answered.load(Ordering::Relaxed) >= goal;
-            let going_on = eventually("an answer", async || is_there().then_some(()));
+            let goal = self.replied.load(Ordering::Relaxed) + 1;
+            let is_there = || self.replied.load(Ordering::Relaxed) >= goal;
+            let going_on = eventually("a reply", async || is_there().then_some(()));
             drop(tokio::time::timeout(BREATH, going_on).await);
             if ends_broker && number % BROKER_FAULTS == 0 {
                 self.node.flush().await;
@@ -213,11 +213,11 @@ impl Storm {
 async fn whatever_breaks_no_call_is_lost_none_runs_twice_and_nothing_is_left() {
     let _turn = turn().await;
     let storm = Storm::start().await;
-    let Storm { node, site, seed, is_over, answered, .. } = &storm;
+    let Storm { node, site, seed, is_over, replied, .. } = &storm;
     let daemon = storm.daemon().await;
     let before = queues(node).await;
 
-    let calling = (0..CALLERS).map(|caller| call_again_and_again(site, caller, is_over, answered));
+    let calling = (0..CALLERS).map(|caller| call_again_and_again(site, caller, is_over, replied));
     let began = Instant::now();
     let breaking = storm.strike(from_environment("TOOLBUS_FAULTS", FAULTS), daemon, false);
     let (made, (daemon, struck)) = tokio::join!(join_all(calling), breaking);
@@ -236,7 +236,7 @@ async fn whatever_breaks_no_call_is_lost_none_runs_twice_and_nothing_is_left() {
     tally.check(&format!("{struck:?} within {:?} (seed {seed})", began.elapsed()));
     let ids: BTreeSet<&str> = made.iter().flat_map(|(_, made)| made).map(|made| made.id.as_str()).collect();
     assert!(times.keys().all(|id| ids.contains(id.as_str())), "what ran was called");
-    // One whose acknowledgement was lost with a connection comes again after its reply, and is answered again: without its
+    // A request whose ack was lost with a connection comes again after its reply, and gets a second one: without its
     // caller, that reply would be a dead letter.
     eventually("every request to be acknowledged", async || {
         queues(node).await.values().all(|messages| *messages == (0, 0)).then_some(())
@@ -290,7 +290,7 @@ async fn calls_of_the_client_for_rust_have_one_effect_though_they_are_sent_again
         while !storm.is_over.load(Ordering::Relaxed) {
             let id = format!("{caller}-{}", outcomes.len());
             outcomes.push((id.clone(), until_replied(&client, &id).await));
-            storm.answered.fetch_add(1, Ordering::Relaxed);
+            storm.replied.fetch_add(1, Ordering::Relaxed);
         }
         outcomes
     });

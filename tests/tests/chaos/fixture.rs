@@ -29,7 +29,7 @@ const MEMORY: u64 = 100 * 1024;
 const SHUTDOWN: Duration = Duration::from_secs(10);
 /// Secret that the daemon alone may have.
 pub(crate) const SECRET: &str = "hunter2-of-the-daemon";
-/// In which Linux tells CPU time.
+/// Unit of CPU time in Linux's `/proc`.
 const TICKS_PER_SECOND: f64 = 100.0;
 
 /// A daemon that is measured.
@@ -68,12 +68,12 @@ impl Fixture {
         self.resting = self.daemon.peak();
     }
 
-    /// The same, and then a server `hostile` that behaves so. The neighbour serves meanwhile.
+    /// Starts a daemon, and then a server `hostile` that behaves in this way. The neighbour serves meanwhile.
     pub(crate) async fn besieged(way: &str) -> Self {
         Self::besieged_with(way, "-", "").await
     }
 
-    /// The same; `thing` is what the way needs, `keys` are further ones of its section.
+    /// Starts a daemon and a server `hostile`; `thing` is an argument of its way, `keys` are more keys of its section.
     pub(crate) async fn besieged_with(way: &str, thing: &str, keys: &str) -> Self {
         let fixture = Self::quiet("").await;
         let section = fixture.program("hostile", way, thing, keys);
@@ -104,15 +104,15 @@ impl Fixture {
         assert!(self.neighbour_replies().await < longest, "the neighbour has to wait longer than {longest:?}");
     }
 
-    /// The time within which 99 of 100 of the neighbour's answers come.
+    /// The time within which 99 of 100 of the neighbour's replies come.
     async fn neighbour_replies(&self) -> Duration {
         let (began, mut times) = (Instant::now(), Vec::new());
         while times.len() < CALLS || began.elapsed() < SIEGE {
-            let asked = Instant::now();
+            let started = Instant::now();
             let call = self.client.request("neighbour", &json!({})).by("friend");
             let reply = self.client.exchange(&call).await;
             assert_eq!(reply.content(), "well", "{:?}", reply.body());
-            times.push(asked.elapsed());
+            times.push(started.elapsed());
         }
         times.sort();
         let p99 = times[times.len() * 99 / 100];
@@ -139,13 +139,13 @@ impl Fixture {
         self.seen_of("hostile", phase, error).await
     }
 
-    /// The same of any server.
+    /// Waits until `/status` has this phase and an error with this text for a server.
     pub(crate) async fn seen_of(&self, name: &str, phase: &str, error: &str) -> Value {
         eventually(&format!("{name} to be {phase}: {error}"), async || {
             let (_, status) = self.daemon.get("/status").await?;
             let server = status["mcp"].as_array()?.iter().find(|server| server["name"] == name)?.clone();
-            let said = server["lastError"].as_str().unwrap_or_default();
-            (server["phase"] == phase && said.contains(error)).then_some(())
+            let last_error = server["lastError"].as_str().unwrap_or_default();
+            (server["phase"] == phase && last_error.contains(error)).then_some(())
         })
         .await;
         self.shown(name).await
@@ -176,22 +176,22 @@ impl Fixture {
         self.end_within(MEMORY).await;
     }
 
-    /// The same, with another bound of memory, in KiB.
+    /// Ends the daemon as [`Self::end`] does, with another limit of memory, in KiB.
     pub(crate) async fn end_within(mut self, most: u64) {
         let grown = self.daemon.peak().saturating_sub(self.resting);
         println!("memory: {} KiB more than {} KiB", grown, self.resting);
         assert!(grown < most, "{grown} KiB");
-        let asked = Instant::now();
+        let started = Instant::now();
         self.daemon.signal("TERM").await;
         let status = self.daemon.ended().await;
         assert_eq!(status.code(), Some(0));
         eventually("the end of all processes", async || self.processes().is_empty().then_some(())).await;
-        println!("end: after {} ms", asked.elapsed().as_millis());
-        assert!(asked.elapsed() < at_most(SHUTDOWN), "{:?}", asked.elapsed());
+        println!("end: after {} ms", started.elapsed().as_millis());
+        assert!(started.elapsed() < at_most(SHUTDOWN), "{:?}", started.elapsed());
     }
 }
 
-/// Where the hostile programs are.
+/// Path of a hostile program.
 pub(crate) fn python(file: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("python").join(file)
 }

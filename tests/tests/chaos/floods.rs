@@ -1,4 +1,4 @@
-//! Servers that say too much unasked.
+//! Servers that send too many unsolicited messages.
 
 use std::time::Instant;
 
@@ -28,7 +28,7 @@ async fn a_flood_of_standard_error_is_read_and_mostly_left_out() {
 }
 
 #[tokio::test]
-async fn a_list_that_is_said_to_change_all_the_time_is_asked_for_seldom() {
+async fn a_list_announced_as_changed_again_and_again_is_requested_seldom() {
     let fixture = Fixture::besieged("changes").await;
     fixture.seen("ready", "").await;
     let listed = async || fixture.client.call("many_0", &json!({})).await.content().parse::<f64>().unwrap();
@@ -37,12 +37,12 @@ async fn a_list_that_is_said_to_change_all_the_time_is_asked_for_seldom() {
     let (times, seconds) = (listed().await - before, began.elapsed().as_secs_f64());
     println!("asked {times} times in {seconds:.1} s");
     // Changes within 200 ms are one.
-    assert!(times <= seconds * 5.0 + 1.0, "asked {times} times in {seconds} s");
+    assert!(times <= seconds * 5.0 + 1.0, "requested {times} times in {seconds} s");
     fixture.end().await;
 }
 
 #[tokio::test]
-async fn a_flood_of_progress_reaches_nobody_who_did_not_ask_for_it() {
+async fn a_flood_of_progress_reaches_no_caller_that_did_not_request_it() {
     let fixture = Fixture::besieged("reports").await;
     fixture.seen("ready", "").await;
     let reply = fixture.strike_beside_neighbour(json!({})).await;
@@ -53,7 +53,7 @@ async fn a_flood_of_progress_reaches_nobody_who_did_not_ask_for_it() {
 }
 
 #[tokio::test]
-async fn what_a_server_says_or_asks_unasked_leaves_others_their_time() {
+async fn unsolicited_messages_of_a_server_delay_no_other_call() {
     // Notifications, also of a megabyte, which are dropped as they come; and requests for models and people, of which
     // the server gets neither.
     for siege in ["notices", "blasts", "asks"] {
@@ -67,7 +67,7 @@ async fn what_a_server_says_or_asks_unasked_leaves_others_their_time() {
 }
 
 #[tokio::test]
-async fn a_server_that_asks_and_reads_no_answer_holds_up_nobody_else() {
+async fn a_server_that_sends_requests_and_reads_no_response_delays_no_other_call() {
     let fixture = Fixture::besieged_with("deaf", "-", "tool_timeout = \"2s\"").await;
     fixture.seen("ready", "").await;
     let reply = fixture.strike_beside_neighbour(json!({})).await;

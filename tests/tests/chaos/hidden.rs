@@ -73,16 +73,16 @@ async fn fixture() -> Fixture {
     Fixture::start(configuration, &HIDDEN).await
 }
 
-/// A way to ask for something that is hidden, and for something that is not there.
+/// A request for something that is hidden, and for something that is not there.
 struct Pair {
     what: &'static str,
     hidden: &'static str,
     unknown: &'static str,
-    ask: fn(&str) -> Sent,
+    make: fn(&str) -> Sent,
 }
 
-const fn pair(what: &'static str, hidden: &'static str, unknown: &'static str, ask: fn(&str) -> Sent) -> Pair {
-    Pair { what, hidden, unknown, ask }
+const fn pair(what: &'static str, hidden: &'static str, unknown: &'static str, make: fn(&str) -> Sent) -> Pair {
+    Pair { what, hidden, unknown, make }
 }
 
 /// Each pair is equally long, and equally far from every name that the caller may see.
@@ -127,7 +127,7 @@ fn list(names: &Value) -> Sent {
     raw(json!({"names": names}).to_string()).on("tool.list")
 }
 
-/// A reply without what differs between any two: ids, times, and the name that was asked for.
+/// A reply without what differs between any two: ids, times, and the requested name.
 fn shape(message: Message, name: &str) -> Message {
     let blank = |text: &str| text.replace(name, "[the name]");
     let times = ["rb-rb-queue-ms", "rb-rb-duration-ms"];
@@ -151,15 +151,15 @@ fn shape(message: Message, name: &str) -> Message {
 
 impl Pair {
     async fn replies(&self, fixture: &Fixture) -> [Message; 2] {
-        let ask = async |name| {
-            let request = (self.ask)(name).request(&fixture.client, &fixture.site);
+        let make = async |name| {
+            let request = (self.make)(name).request(&fixture.client, &fixture.site);
             shape(fixture.client.exchange(&request).await, name)
         };
-        [ask(self.hidden).await, ask(self.unknown).await]
+        [make(self.hidden).await, make(self.unknown).await]
     }
 }
 
-/// Waits until a second has begun in which nobody has searched for near names: there are five searches in each.
+/// Waits until a second has begun without a search for near names: there are five searches in each.
 async fn fresh_second(fixture: &Fixture) {
     let is_offered = async || {
         let request = call("get_weatherx").request(&fixture.client, &fixture.site);
@@ -170,17 +170,17 @@ async fn fresh_second(fixture: &Fixture) {
 }
 
 #[tokio::test]
-async fn a_hidden_tool_is_answered_as_one_that_is_not_there() {
+async fn a_call_of_a_hidden_tool_gets_the_reply_of_an_unknown_one() {
     let fixture = fixture().await;
-    let mut told = Vec::new();
+    let mut errors = Vec::new();
     for pair in &CALLS {
         fresh_second(&fixture).await;
         let [hidden, unknown] = pair.replies(&fixture).await;
         assert_eq!(hidden, unknown, "{}", pair.what);
         assert_eq!(hidden.kind(), "RockBot.Tools.ToolError", "{}", pair.what);
-        told.push(format!("{}: {} | {}", pair.what, hidden.code(), hidden.error()));
+        errors.push(format!("{}: {} | {}", pair.what, hidden.code(), hidden.error()));
     }
-    insta::assert_snapshot!(told.join("\n"), @"
+    insta::assert_snapshot!(errors.join("\n"), @"
     a tool: tool_not_found | Tool '[the name]' is not registered.
     a tool near a visible one: tool_not_found | Tool '[the name]' is not registered. Did you mean 'get_weather'?
     a tool in another case: tool_not_found | Tool '[the name]' is not registered.
@@ -201,7 +201,7 @@ async fn a_hidden_tool_is_answered_as_one_that_is_not_there() {
 }
 
 #[tokio::test]
-async fn a_hidden_tool_is_listed_as_one_that_is_not_there() {
+async fn a_hidden_tool_is_listed_like_an_unknown_one() {
     let fixture = fixture().await;
     for pair in &LISTS {
         let [hidden, unknown] = pair.replies(&fixture).await;
@@ -212,7 +212,7 @@ async fn a_hidden_tool_is_listed_as_one_that_is_not_there() {
 }
 
 #[tokio::test]
-async fn a_call_of_another_agent_is_cancelled_as_one_that_is_not_there() {
+async fn cancelling_a_call_of_another_agent_is_like_cancelling_an_unknown_one() {
     let fixture = fixture().await;
     let body = json!({"toolCallId": "call-1", "toolName": "hold", "arguments": {"id": "held"}});
     let held = raw(body.to_string()).request(&fixture.client, &fixture.site);
@@ -230,7 +230,7 @@ async fn a_call_of_another_agent_is_cancelled_as_one_that_is_not_there() {
 }
 
 #[tokio::test]
-async fn a_hidden_tool_takes_the_time_of_one_that_is_not_there() {
+async fn a_hidden_tool_takes_the_time_of_an_unknown_one() {
     let _turn = turn().await;
     let fixture = fixture().await;
     let (_connection, channel) = fixture.site.channel().await;
@@ -244,7 +244,7 @@ async fn a_hidden_tool_takes_the_time_of_one_that_is_not_there() {
         let mut times = [Vec::new(), Vec::new()];
         for number in 0..2 * SAMPLES {
             let which = number % 2;
-            let sent = (pair.ask)([pair.hidden, pair.unknown][which]).reply_to(&replies);
+            let sent = (pair.make)([pair.hidden, pair.unknown][which]).reply_to(&replies);
             let (request, started) = (sent.request(&fixture.client, &fixture.site), Instant::now());
             fixture.client.send(&request).await;
             received.next().await.unwrap().unwrap();

@@ -1,4 +1,4 @@
-//! Servers whose list of tools is the harm.
+//! Servers with a harmful list of tools.
 
 use std::net::TcpListener;
 
@@ -22,12 +22,12 @@ fn hidden(shown: &Value) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn of_a_list_without_measure_ten_thousand_tools_are_taken() {
+async fn of_a_huge_list_ten_thousand_tools_are_taken() {
     let fixture = Fixture::besieged("many").await;
     let shown = fixture.seen("ready", "").await;
     let offered = shown["tools"].as_array().unwrap().len();
     assert!((1..=10_000).contains(&offered), "{offered} {:?}", hidden(&shown));
-    // So many are not on everybody's list at once.
+    // So many tools are not on the list of every agent at once.
     let call = async || (fixture.client.call("many_0", &json!({})).await.content() == "done").then_some(());
     eventually("the first of them", call).await;
     fixture.neighbour_serves().await;
@@ -111,8 +111,8 @@ async fn a_bad_schema_hides_its_tool_and_nothing_is_fetched() {
     let port = listener.local_addr().unwrap().port().to_string();
     let fixture = Fixture::besieged_with("schemas", &port, "").await;
     let shown = fixture.seen("ready", "").await;
-    let told = format!("{}\n\n{}", shown["tools"], hidden(&shown).join("\n")).replace(&port, "PORT");
-    insta::assert_snapshot!(told, @r#"
+    let text = format!("{}\n\n{}", shown["tools"], hidden(&shown).join("\n")).replace(&port, "PORT");
+    insta::assert_snapshot!(text, @r#"
     ["dialect","invalid","pattern","recursive"]
 
     (no name): its definition cannot be read: invalid type: integer `7`, expected struct Tool

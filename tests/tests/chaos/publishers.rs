@@ -60,7 +60,7 @@ struct Fixture {
     _turn: MutexGuard<'static, ()>,
 }
 
-/// The times within which 95 and 99 of 100 answers come.
+/// The times within which 95 and 99 of 100 replies come.
 #[derive(Debug, Clone, Copy)]
 struct Times {
     p95: Duration,
@@ -112,7 +112,7 @@ impl Fixture {
         Times { p95: within(95), p99: within(99) }
     }
 
-    /// The same of some calls.
+    /// Times of some calls while the broker is quiet.
     async fn quiet(&self, topic: Option<&str>) -> Times {
         self.times(topic, &AtomicBool::new(true)).await
     }
@@ -124,7 +124,7 @@ impl Fixture {
             for part in requests.chunks(AT_ONCE) {
                 let goal = self.hostile.count() + part.len();
                 join_all(part.iter().map(|request| self.send(flooded, request))).await;
-                eventually("their answers", async || (self.hostile.count() >= goal).then_some(())).await;
+                eventually("their replies", async || (self.hostile.count() >= goal).then_some(())).await;
             }
             is_over.store(true, Ordering::Relaxed);
         };
@@ -139,7 +139,7 @@ impl Fixture {
         }
     }
 
-    /// Sends all of these while bruno calls. They may cost the daemon this much memory, in KiB. Gives what it answers.
+    /// Sends all of these while bruno calls. They may cost the daemon this much memory, in KiB. Gives its replies.
     async fn endure(&self, what: &str, requests: &[Request], most: u64) -> Vec<Message> {
         self.daemon.forget_peak();
         let before = self.daemon.peak();
@@ -177,7 +177,7 @@ fn to(request: Request, topic: Option<&str>) -> Request {
     }
 }
 
-/// The least that answers and loses nothing, in a thread of its own: what the others wait for beside it is the broker's
+/// The least that replies and loses nothing, in a thread of its own: what the others wait for beside it is the broker's
 /// share, and the machine's.
 struct BareResponder {
     queue: String,
@@ -225,11 +225,11 @@ async fn respond(site: &BrokerNamespace, queue: &str) {
     let consume = channel.basic_consume(queue.into(), "".into(), BasicConsumeOptions::default(), FieldTable::default());
     let mut deliveries = consume.await.unwrap();
     while let Some(Ok(delivery)) = deliveries.next().await {
-        tokio::spawn(answer(replies.clone(), delivery));
+        tokio::spawn(send_reply(replies.clone(), delivery));
     }
 }
 
-async fn answer(channel: Channel, delivery: Delivery) {
+async fn send_reply(channel: Channel, delivery: Delivery) {
     let address = delivery.properties.reply_to().clone().unwrap();
     let correlation = delivery.properties.correlation_id().clone().unwrap();
     let properties = BasicProperties::default().with_delivery_mode(2).with_correlation_id(correlation);
@@ -298,7 +298,7 @@ async fn ten_thousand_calls_of_a_tool_that_hangs_leave_others_their_time() {
     assert!(grown < 64 * 1024, "{grown} KiB");
 
     fixture.backend.open();
-    eventually("all answers", async || (fixture.hostile.count() >= requests.len()).then_some(())).await;
+    eventually("all replies", async || (fixture.hostile.count() >= requests.len()).then_some(())).await;
     let replies = fixture.hostile.received();
     let passed = replies.iter().filter(|reply| reply.content() == "passed held").count();
     let refused = replies.iter().filter(|reply| reply.code() == "overloaded").count();

@@ -11,7 +11,7 @@ use toolbus_testing::patience::{at_most, eventually};
 
 use crate::fixture::{Fixture, python};
 
-/// The server of every way, and a place that nobody may be led to.
+/// The server of every way, and an address to which no request may be led.
 pub(crate) struct Remote {
     _server: Child,
     port: String,
@@ -40,9 +40,9 @@ impl Remote {
         format!("[mcp.servers.\"{name}\"]\nurl = \"http://127.0.0.1:{port}/{way}\"\n{keys}\n")
     }
 
-    /// The errors of these servers, which all have one, as `/status` tells them.
+    /// The errors of these servers, which all have one, as `/status` shows them.
     async fn errors(&self, fixture: &Fixture, ways: &[&str]) -> String {
-        let mut told = Vec::new();
+        let mut lines = Vec::new();
         for way in ways {
             let error = eventually(&format!("an error of {way}"), async || {
                 let (_, status) = fixture.daemon.get("/status").await?;
@@ -52,12 +52,12 @@ impl Remote {
             })
             .await;
             let elsewhere = self.elsewhere.local_addr().unwrap().port().to_string();
-            told.push(format!("{way}: {}", error.replace(&self.port, "PORT").replace(&elsewhere, "ELSEWHERE")));
+            lines.push(format!("{way}: {}", error.replace(&self.port, "PORT").replace(&elsewhere, "ELSEWHERE")));
         }
-        told.join("\n")
+        lines.join("\n")
     }
 
-    fn led_nobody_elsewhere(&self) -> bool {
+    fn led_no_request_elsewhere(&self) -> bool {
         self.elsewhere.accept().is_err()
     }
 }
@@ -93,34 +93,34 @@ async fn servers_that_refuse_for_ever_are_tried_seldom_and_shown() {
     lying: `initialize` could not be sent: the MCP server at http://127.0.0.1:PORT named an unusable session
     ");
     fixture.seen_of("401", "auth-required", "").await;
-    assert!(remote.led_nobody_elsewhere());
+    assert!(remote.led_no_request_elsewhere());
     fixture.end().await;
 }
 
 #[tokio::test]
-async fn a_call_is_not_led_elsewhere() {
+async fn a_call_follows_no_redirect() {
     let (remote, fixture) = besieged("redirect-late", "").await;
     fixture.seen("ready", "").await;
     let reply = fixture.strike().await;
     insta::assert_snapshot!(format!("{}: {}", reply.code(), reply.error()), @"execution_failed: The MCP server of tool 'strike' refused the request. Only an operator can mend this. Whether it had its effect is not known: find out before calling again.");
-    assert!(remote.led_nobody_elsewhere());
+    assert!(remote.led_no_request_elsewhere());
     fixture.end().await;
 }
 
 #[tokio::test]
-async fn answers_that_are_huge_or_cut_are_refused_at_once() {
-    let mut told = Vec::new();
+async fn responses_that_are_huge_or_cut_are_refused_at_once() {
+    let mut results = Vec::new();
     for way in ["huge", "cut"] {
         let (_remote, fixture) = besieged(way, "").await;
         fixture.seen("ready", "").await;
-        let asked = Instant::now();
+        let started = Instant::now();
         let reply = fixture.strike().await;
-        assert!(asked.elapsed() < at_most(Duration::from_secs(20)), "{:?}", asked.elapsed());
-        told.push(format!("{way}: {}: {}", reply.code(), reply.error()));
+        assert!(started.elapsed() < at_most(Duration::from_secs(20)), "{:?}", started.elapsed());
+        results.push(format!("{way}: {}: {}", reply.code(), reply.error()));
         fixture.neighbour_serves().await;
         fixture.end().await;
     }
-    insta::assert_snapshot!(told.join("\n"), @r"
+    insta::assert_snapshot!(results.join("\n"), @r"
     huge: execution_failed: Tool 'strike' failed: its server sent an event of more than 16777216 bytes. Ask for less. Whether it had its effect is not known: find out before calling again.
     cut: execution_failed: The MCP server of tool 'strike' went away before it answered. It may have had its effect: calling again may repeat that.
     ");
@@ -136,7 +136,7 @@ async fn a_flood_of_events_ends_with_the_call() {
 }
 
 #[tokio::test]
-async fn a_server_that_forgets_every_session_holds_up_nobody() {
+async fn a_server_that_forgets_every_session_delays_no_other_call() {
     let (_remote, fixture) = besieged("forgetful", "tool_timeout = \"2s\"").await;
     let before = fixture.processor_seconds();
     fixture.neighbour_serves().await;

@@ -14,7 +14,7 @@ use toolbus_e2e::daemon::Holdings;
 
 use crate::fixture::Fixture;
 
-/// Time of the load in seconds, unless the environment says otherwise.
+/// Time of the load in seconds, unless the environment overrides it.
 const SECONDS: u64 = 30;
 /// Time in which caches fill and interpreters start, which does not count; at most a third of the whole.
 const START: Duration = Duration::from_secs(60);

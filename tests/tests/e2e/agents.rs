@@ -1,4 +1,4 @@
-//! Other agents over the bus: they announce themselves, get tasks from those that may give them, and answer.
+//! Other agents over the bus: they announce themselves, get tasks from those that may give them, and return results.
 
 use serde_json::{Value, json};
 use toolbus_e2e::client::{Client, Request};
@@ -84,8 +84,8 @@ async fn a_result_for_a_call_that_waits_outlives_the_daemon_that_is_killed_meanw
     let reply_to = task.properties.reply_to().clone().unwrap();
     let reply = message(&client, "Bob", "AgentTaskResult", reply_to.as_str(), &result);
     client.send(&reply.with(|properties| properties.with_correlation_id(id.as_str().into()))).await;
-    let told = first(&client, "AgentTaskResult").await;
-    assert_eq!((&told.body()["taskId"], told.header("rb-destination")), (&json!(id), "ana"));
+    let task_result = first(&client, "AgentTaskResult").await;
+    assert_eq!((&task_result.body()["taskId"], task_result.header("rb-destination")), (&json!(id), "ana"));
     let shown = client.text("ana", "get_agent_task", &json!({"task_id": id})).await;
     assert!(shown.contains(r#""state":"completed""#) && shown.contains(r#""result":"3""#), "{shown}");
     daemon.stop(&site).await;

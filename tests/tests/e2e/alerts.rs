@@ -275,8 +275,8 @@ async fn faults_of_a_daemon_that_has_too_much_to_do() {
     watch.fire_during(&["ToolbusSlow"], starve).await;
 
     let call = |agent: &str, tool: &str, id: &str| client.request(tool, &json!({"id": id})).by(agent);
-    let answered = async || drop(client.exchange(&call("bob", "note", "noted")).await);
-    watch.fire_during(&["ToolbusLedgerNearlyFull", "ToolbusLedgerSheds"], answered).await;
+    let replied = async || drop(client.exchange(&call("bob", "note", "noted")).await);
+    watch.fire_during(&["ToolbusLedgerNearlyFull", "ToolbusLedgerSheds"], replied).await;
 
     let waiting = [call("ana", "look", "first"), call("ana", "look", "second")];
     for request in &waiting {
@@ -339,7 +339,7 @@ async fn faults_of_the_store_and_of_what_daemons_share() {
 }
 
 #[tokio::test]
-async fn a_system_that_refuses_namespaces() {
+async fn a_system_that_refuses_namespaces_raises_an_alert() {
     let site = BrokerNamespace::shared().await;
     let daemon = start_by(&WITHOUT_NAMESPACES, &site, SCRIPT, &[]).await;
     let prometheus = Prometheus::scraping(&daemon, &hurried()).await;

@@ -117,7 +117,7 @@ async fn each_refusal_and_each_effect_is_one_line_without_its_arguments() {
 }
 
 #[tokio::test]
-async fn what_outsiders_write_breaks_no_line() {
+async fn text_from_callers_breaks_no_line() {
     let backend = Backend::start().await;
     let (site, daemon, client) = Daemon::with_client(&rules(&backend)).await;
     let file = daemon.folder().join("audit.jsonl");
@@ -148,7 +148,7 @@ async fn a_file_that_was_renamed_is_left_behind_on_sighup_and_nothing_is_lost() 
     wait_for(&file, 1).await;
     std::fs::rename(&file, &old).unwrap();
     client.exchange(&call(&client, "any")).await;
-    assert_eq!(wait_for(&old, 2).await[1]["tool"], "any", "until it is told, it writes on");
+    assert_eq!(wait_for(&old, 2).await[1]["tool"], "any", "it writes on until SIGHUP");
     daemon.reload(&rules).await;
     client.exchange(&call(&client, "put")).await;
     assert_eq!(wait_for(&file, 1).await[0]["tool"], "put");

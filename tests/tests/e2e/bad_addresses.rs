@@ -1,4 +1,4 @@
-//! Reply addresses that are refused, forbidden, or that nobody listens to.
+//! Reply addresses that are refused, forbidden, or without a consumer.
 
 use serde_json::json;
 use toolbus_e2e::backend::Backend;
@@ -12,7 +12,7 @@ use toolbus_testing::rabbit::RabbitNode;
 use toolbus_e2e::metrics::sum;
 
 #[tokio::test]
-async fn an_answer_that_nobody_listens_for_is_dead_lettered_with_one_warning_and_counted() {
+async fn an_unroutable_reply_is_dead_lettered_with_one_warning_and_counted() {
     let receiver = Receiver::start().await.unwrap();
     let endpoint = receiver.grpc_endpoint();
     let (site, daemon, client) =
@@ -31,7 +31,7 @@ async fn an_answer_that_nobody_listens_for_is_dead_lettered_with_one_warning_and
 }
 
 #[tokio::test]
-async fn requests_whose_queues_for_answers_are_full_hold_up_no_other_caller() {
+async fn requests_whose_reply_queues_are_full_delay_no_other_caller() {
     let site = BrokerNamespace::shared().await;
     // As many calls in hand as there are requests: were each kept, no other would be taken.
     let daemon = Daemon::start(&site, "[tools]\necho = true\n[invoke]\nmax_in_flight = 32\nmax_waiting = 32\n").await;
@@ -58,7 +58,7 @@ async fn requests_whose_queues_for_answers_are_full_hold_up_no_other_caller() {
 }
 
 #[tokio::test]
-async fn what_the_broker_refuses_or_does_not_have_is_found_out_before_the_tool_runs() {
+async fn a_forbidden_reply_address_is_refused_before_the_tool_runs_and_a_missing_queue_after_one_lost_reply() {
     let (mut site, backend) = (BrokerNamespace::shared().await, Backend::start().await);
     let (all, user) = (site.url.clone(), site.prefix.clone());
     let node = RabbitNode::shared().await;
@@ -79,7 +79,7 @@ async fn what_the_broker_refuses_or_does_not_have_is_found_out_before_the_tool_r
         assert_eq!(dead.header("rb-dead-reply-to"), "tool.result.bruno");
     }
     assert_eq!(backend.count("forbidden"), 0);
-    // Whether a queue is there is asked once a reply to it had nowhere to go.
+    // The daemon looks up a queue only after a reply to it was unroutable.
     for reason in ["undeliverable_answer", "reply_to_refused", "reply_to_refused"] {
         client.send(&call("lost", "answers.that-are-gone")).await;
         assert_eq!(site.take_dead_letter().await.header("rb-dead-reason"), reason);
@@ -91,7 +91,7 @@ async fn what_the_broker_refuses_or_does_not_have_is_found_out_before_the_tool_r
     assert_eq!(client.call("work", &json!({"id": "queue"})).await.content(), "worked for queue");
     let direct = Client::listening_on(&site, &all, "amq.rabbitmq.reply-to").await;
     assert_eq!(direct.call("work", &json!({"id": "direct"})).await.content(), "worked for direct");
-    // A probe is delivered to nobody.
+    // A probe is not delivered.
     assert_eq!(client.caught_up().await.len(), 2);
     let (_, status) = daemon.get("/status").await.unwrap();
     assert_eq!(status["broker"]["reconnects"], 0);

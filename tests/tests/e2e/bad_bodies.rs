@@ -12,15 +12,15 @@ const MALFORMED: [&[u8]; 4] = [b"\xff\xfe{}", b"{\"toolName\": ", b"[\"echo\"]",
 #[tokio::test]
 async fn a_body_that_is_no_json_object_is_refused_with_the_position() {
     let (site, daemon, client) = Daemon::with_client("[tools]\necho = true\n[invoke]\nmax_body = \"1KiB\"\n").await;
-    let mut told = Vec::new();
+    let mut errors = Vec::new();
     // A body over the limit is refused by its length, before it is parsed.
     let large = [b'x'; 1025];
     for body in MALFORMED.into_iter().chain([large.as_slice()]) {
         let reply = client.exchange(&client.raw(body)).await;
         assert_eq!((reply.code().as_str(), &reply.body()["isRetryable"]), ("invalid_arguments", &json!(false)));
-        told.push(reply.error());
+        errors.push(reply.error());
     }
-    insta::assert_snapshot!(told.join("\n"), @"
+    insta::assert_snapshot!(errors.join("\n"), @"
     The request is not usable: not UTF-8: invalid byte at offset 0.
     The request is not usable: EOF while parsing a value at line 1 column 13.
     The request is not usable: expected a JSON object, found an array.

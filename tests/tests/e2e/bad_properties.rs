@@ -28,7 +28,7 @@ fn every_amqp_type() -> Vec<AMQPValue> {
 }
 
 #[tokio::test]
-async fn headers_of_any_amqp_type_are_answered() {
+async fn requests_with_headers_of_any_amqp_type_get_a_reply() {
     let (site, daemon, client) = Daemon::with_client("[tools]\necho = true\n").await;
     let names = ["rb-source", "rb-rb-timeout-ms", "rb-traceparent", "traceparent", "x-delivery-count"];
     for value in every_amqp_type() {
@@ -46,7 +46,7 @@ async fn headers_of_any_amqp_type_are_answered() {
 }
 
 #[tokio::test]
-async fn properties_of_any_length_are_answered_and_the_correlation_id_is_echoed() {
+async fn requests_with_properties_of_any_length_get_a_reply_with_the_correlation_id() {
     let (site, daemon, client) = Daemon::with_client("[tools]\necho = true\n").await;
     for text in ["", "ü\u{0}\u{1f600}", &"é".repeat(127), &"x".repeat(255)] {
         let mut request = client.request("echo", &json!({"text": "long"}));

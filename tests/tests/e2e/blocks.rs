@@ -18,7 +18,7 @@ const BLOCKED: &str = r#""detail":""#;
 pub(crate) enum Kind {
     /// Runs to its end, which must be success.
     Script(String),
-    /// A daemon that runs until the document ends or another takes its place; it has started when `/readyz` shows a text.
+    /// A daemon that runs until the document ends or another replaces it; it has started when `/readyz` shows a text.
     Daemon { command: String, shows: &'static str },
     /// Commands, each with what it prints; `…` stands for any text of a line, and alone on a line for any lines.
     Commands(Vec<(String, String)>),
@@ -28,7 +28,7 @@ pub(crate) enum Kind {
     Json(String),
     /// A file below `examples/`.
     Python(String),
-    /// A figure, or what the document says cannot be run.
+    /// A figure, or a block that is not run, with its reason.
     Nothing,
 }
 
@@ -103,7 +103,7 @@ fn commands(body: &[&str]) -> Vec<(String, String)> {
     commands.into_iter().map(|(command, printed)| (command, printed.join("\n"))).collect()
 }
 
-/// Whether something printed is what a document says.
+/// Whether an output is the documented one.
 pub(crate) fn fits(expected: &str, printed: &str) -> bool {
     let lines = |text: &'_ str| text.trim_end().lines().map(|line| line.trim_end().to_owned()).collect::<Vec<_>>();
     lines_fit(&lines(expected), &lines(printed))

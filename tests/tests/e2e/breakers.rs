@@ -66,17 +66,17 @@ async fn an_operator_resets_a_breaker_and_a_reload_turns_breakers_off() {
     let rules =
         |failures: u32| format!("[breaker]\nfailures = {failures}\npause = \"1h\"\nmax_pause = \"1h\"\n{tools}");
     let (site, daemon, client) = Daemon::with_client(&rules(1)).await;
-    let told = async || client.call("pay", &json!({})).await.error();
-    assert!(!told().await.contains("again and again"));
-    assert!(told().await.contains("again and again"));
+    let message = async || client.call("pay", &json!({})).await.error();
+    assert!(!message().await.contains("again and again"));
+    assert!(message().await.contains("again and again"));
     let reset = daemon.operate(&["breaker", "reset", "pay", "--output", "json"]).await.json();
     assert_eq!(reset, json!({"name": "pay", "wasOpen": true}));
-    assert!(!told().await.contains("again and again"), "it is called, and fails");
-    assert!(told().await.contains("again and again"));
+    assert!(!message().await.contains("again and again"), "it is called, and fails");
+    assert!(message().await.contains("again and again"));
     let reload = daemon.reload(&rules(0)).await;
     assert_eq!(reload["changed"], "breaker", "{reload}");
     for _ in 0..3 {
-        assert!(!told().await.contains("again and again"));
+        assert!(!message().await.contains("again and again"));
     }
     let again = daemon.operate(&["breaker", "reset", "pay"]).await;
     assert_eq!(again.out.trim(), "pay got its calls already");

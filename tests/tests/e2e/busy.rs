@@ -1,4 +1,4 @@
-//! Who floods: what operators and a collector see of it while it goes on.
+//! A flooding agent, as operators and a collector see it while it goes on.
 
 use serde_json::{Value, json};
 use toolbus_e2e::backend::Backend;

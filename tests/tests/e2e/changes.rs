@@ -1,4 +1,4 @@
-//! `tool.meta.tools.{agent}`: who is told when what it may use has changed, and how often.
+//! `tool.meta.tools.{agent}`: which agents are notified of a change of their tools, and how often.
 
 use serde_json::{Value, json};
 use toolbus_e2e::client::Client;
@@ -9,7 +9,7 @@ use toolbus_testing::patience::eventually;
 
 const TOKEN: &str = "a-token-of-the-tests";
 
-/// Two agents with a section, and everybody else; `ana` is what ana may use.
+/// Two agents with a section, and all others; `ana` is what ana may use.
 fn rules(ana: &str) -> String {
     format!(
         "[http]\nadmin_token = {TOKEN:?}\n[tools]\necho = true\n[identity]\ntrust_headers = true\nunknown = \"default\"\n\
@@ -18,41 +18,41 @@ fn rules(ana: &str) -> String {
     )
 }
 
-/// A client that hears what every agent is told.
+/// A client that receives the announcements for every agent.
 async fn listener(site: &BrokerNamespace) -> Client {
     let client = Client::connect(site).await;
     client.bind("tool.meta.tools.#").await;
     client
 }
 
-fn told(client: &Client) -> Vec<Message> {
+fn announcements(client: &Client) -> Vec<Message> {
     let mut messages = client.received();
     messages.retain(|message| message.routing_key.starts_with("tool.meta.tools."));
     messages
 }
 
-/// Waits until as many messages have come as are expected: who was told what, those of one change in any order.
+/// Waits until as many messages have come as are expected, those of one change in any order.
 async fn heard(client: &Client, expected: &[Value]) {
     let count = expected.len();
     let messages = eventually(&format!("{count} messages"), async || {
-        let messages = told(client);
+        let messages = announcements(client);
         (messages.len() >= count).then_some(messages)
     })
     .await;
-    let told = messages.iter().map(|message| {
+    let announced = messages.iter().map(|message| {
         let body = message.body();
         let agent = message.routing_key.trim_start_matches("tool.meta.tools.");
         assert_eq!((message.kind(), message.header("rb-destination")), ("Toolbus.ToolsChanged", agent));
         json!([agent, body["added"], body["removed"]])
     });
-    let sorted = |mut told: Vec<Value>| {
-        told.sort_by_key(Value::to_string);
-        told
+    let sorted = |mut agents: Vec<Value>| {
+        agents.sort_by_key(Value::to_string);
+        agents
     };
-    assert_eq!(sorted(told.collect()), sorted(expected.to_vec()));
+    assert_eq!(sorted(announced.collect()), sorted(expected.to_vec()));
 }
 
-/// Ends the daemon, and checks that it told nobody anything else.
+/// Ends the daemon, and checks that it announced nothing else.
 async fn ended(daemon: Daemon, site: &BrokerNamespace, client: &Client, expected: &[Value]) {
     daemon.stop(site).await;
     client.caught_up().await;
@@ -73,7 +73,7 @@ async fn switch(daemon: &Daemon, tool: &str, off: bool) {
 }
 
 #[tokio::test]
-async fn a_change_is_told_to_exactly_those_whose_tools_it_changes() {
+async fn a_change_is_announced_to_exactly_the_agents_whose_tools_it_changes() {
     let site = BrokerNamespace::shared().await;
     let daemon = Daemon::start(&site, &rules(r#"["echo"]"#)).await;
     let client = listener(&site).await;
@@ -89,7 +89,7 @@ async fn a_change_is_told_to_exactly_those_whose_tools_it_changes() {
     daemon.reload(&rules(r#"["current_time"]"#)).await;
     expected.push(json!(["ana", ["current_time"], ["echo"]]));
     heard(&client, &expected).await;
-    let message = told(&client).remove(2);
+    let message = announcements(&client).remove(2);
     assert_eq!(message.body()["version"], version(&client, "ana").await, "the version is that of the list");
     insta::assert_json_snapshot!(message.headers, @r#"
     {
@@ -116,7 +116,7 @@ async fn a_change_is_told_to_exactly_those_whose_tools_it_changes() {
 }
 
 #[tokio::test]
-async fn changes_that_come_together_are_told_once_and_those_that_cancel_out_not_at_all() {
+async fn changes_that_come_together_are_announced_once_and_those_that_cancel_out_not_at_all() {
     let site = BrokerNamespace::shared().await;
     let daemon = Daemon::start(&site, &rules("[]")).await;
     let client = listener(&site).await;
@@ -138,12 +138,12 @@ async fn changes_that_come_together_are_told_once_and_those_that_cancel_out_not_
 }
 
 #[tokio::test]
-async fn an_agent_without_a_section_is_told_once_it_has_called() {
+async fn an_agent_without_a_section_is_notified_once_it_has_called() {
     let site = BrokerNamespace::shared().await;
     let daemon = Daemon::start(&site, &rules("[]")).await;
     let client = listener(&site).await;
     assert_eq!(client.exchange(&client.request("echo", &json!({})).by("dora")).await.code(), "tool_not_found");
-    // Nobody who could be named.
+    // No agent that could be named.
     assert_eq!(client.call("echo", &json!({})).await.code(), "tool_not_found");
     assert_eq!(client.exchange(&client.request("echo", &json!({})).by("not a name")).await.code(), "tool_not_found");
 

@@ -29,20 +29,20 @@ async fn names(client: &Client, daemon: &str) -> Vec<String> {
     client.exchange(&list).await.body()["tools"].as_array().unwrap().iter().map(name).collect()
 }
 
-/// Has both daemons ask each other again, and waits until they do: what they listed before is learnt by then.
-async fn ask_again(client: &Client, requests: &Client) {
+/// Has both daemons list each other's tools again, and waits until they do: earlier lists are learnt by then.
+async fn list_again(client: &Client, requests: &Client) {
     let count = |topic: &str| requests.received().iter().filter(|message| message.routing_key == topic).count();
-    for (asking, asked) in [("east", "west"), ("west", "east")] {
-        let topic = format!("tool.list.{asked}");
+    for (lister, listed) in [("east", "west"), ("west", "east")] {
+        let topic = format!("tool.list.{listed}");
         let before = count(&topic);
         let body = json!({"version": "x", "added": [], "removed": []}).to_string();
-        client.send(&client.raw(body).on(&format!("tool.meta.tools.{asking}")).of_type("Toolbus.ToolsChanged")).await;
+        client.send(&client.raw(body).on(&format!("tool.meta.tools.{lister}")).of_type("Toolbus.ToolsChanged")).await;
         eventually(&topic, async || (count(&topic) > before).then_some(())).await;
     }
 }
 
 #[tokio::test]
-async fn two_daemons_that_list_each_others_tools_learn_only_what_the_other_one_runs() {
+async fn two_daemons_that_list_each_others_tools_learn_only_the_tools_that_the_other_runs() {
     let site = BrokerNamespace::shared().await;
     let beside = site.beside();
     let east = Daemon::start(&site, &daemon("east", "west", "echo = true\ntime = false", &[])).await;
@@ -55,7 +55,7 @@ async fn two_daemons_that_list_each_others_tools_learn_only_what_the_other_one_r
         requests.bind(topic).await;
     }
     for _ in 0..4 {
-        ask_again(&client, &requests).await;
+        list_again(&client, &requests).await;
         assert_eq!(names(&client, "east").await, ["echo", "west.convert_time", "west.current_time"]);
         assert_eq!(names(&client, "west").await, ["convert_time", "current_time", "east.echo"]);
     }

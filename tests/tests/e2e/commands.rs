@@ -43,7 +43,7 @@ async fn call_makes_a_call_as_an_agent_would() {
 }
 
 #[tokio::test]
-async fn the_exit_code_of_call_tells_the_outcome() {
+async fn the_exit_code_of_call_shows_the_outcome() {
     let (site, backend) = (BrokerNamespace::shared().await, Backend::start().await);
     let any = r#"{"type":"object"}"#;
     let tools = [
@@ -62,17 +62,17 @@ async fn the_exit_code_of_call_tells_the_outcome() {
         (4, &["unavailable"], "execution_failed: "),
         (5, &["hold", "id=held", "--timeout", "300ms"], "timeout: "),
     ];
-    for (code, arguments, told) in table {
+    for (code, arguments, message) in table {
         let run = toolbus_at(&site, &[&["call"], arguments].concat()).await;
         assert_eq!(run.code, code, "{arguments:?}: {run:?}");
-        assert!(run.err.contains(told), "{arguments:?}: {run:?}");
+        assert!(run.err.contains(message), "{arguments:?}: {run:?}");
     }
     backend.open();
     daemon.stop(&site).await;
 }
 
 #[tokio::test]
-async fn an_overloaded_daemon_is_told_with_an_exit_code_of_its_own() {
+async fn an_overloaded_daemon_has_an_exit_code_of_its_own() {
     let (site, backend) = (BrokerNamespace::shared().await, Backend::start().await);
     let limits = "[invoke]\nmax_in_flight = 1\nmax_waiting = 1\n";
     let daemon = Daemon::start(&site, &format!("{limits}{}", backend.tool("hold", "/gate?id={id}", ""))).await;
@@ -91,7 +91,7 @@ async fn an_overloaded_daemon_is_told_with_an_exit_code_of_its_own() {
 }
 
 #[tokio::test]
-async fn call_says_when_nobody_listens_and_when_there_is_no_broker() {
+async fn call_reports_a_missing_daemon_and_a_missing_broker() {
     let mut site = BrokerNamespace::shared().await;
     // The exchange exists, and no daemon.
     Daemon::start(&site, "[invoke]\ntopics = [\"elsewhere\"]\n").await.stop(&site).await;
@@ -106,7 +106,7 @@ async fn call_says_when_nobody_listens_and_when_there_is_no_broker() {
 }
 
 #[tokio::test]
-async fn what_the_broker_refuses_is_told_at_once_and_not_as_out_of_reach() {
+async fn a_refusal_of_the_broker_is_reported_at_once_and_not_as_unreachable() {
     let site = BrokerNamespace::shared().await;
     let other = BrokerNamespace::on(RabbitNode::shared().await);
     let (_connection, channel) = other.channel().await;
@@ -126,10 +126,10 @@ async fn what_the_broker_refuses_is_told_at_once_and_not_as_out_of_reach() {
         (right, "give this user the right to configure"),
         (exchange, "exists with"),
     ];
-    for (site, told) in wrong {
+    for (site, message) in wrong {
         let run = toolbus_at(&site, &["call", "echo", "text=x"]).await;
         assert_eq!(run.code, 7, "{run:?}");
-        assert!(run.err.contains(told) && !run.err.contains("could not be reached"), "{told}: {run:?}");
+        assert!(run.err.contains(message) && !run.err.contains("could not be reached"), "{message}: {run:?}");
         assert!(!run.err.contains("hunter2"), "{run:?}");
     }
 }
@@ -141,7 +141,7 @@ async fn a_script_is_run_where_there_is_no_configuration() {
 }
 
 #[tokio::test]
-async fn a_call_without_a_daemon_on_a_fresh_broker_says_so_too() {
+async fn a_missing_daemon_is_reported_on_a_fresh_broker_too() {
     let site = BrokerNamespace::shared().await;
     let unanswered = toolbus_at(&site, &["call", "echo", "text=x"]).await;
     assert_eq!(unanswered.code, 7, "{unanswered:?}");
@@ -157,7 +157,7 @@ async fn the_demonstration_runs_on_the_broker_too_and_leaves_nothing_there() {
         assert!(demo.out.contains(outcome), "{outcome} is missing in {}", demo.out);
     }
     assert!(demo.out.contains("p50 ") && !demo.out.contains("guest:guest@"), "{}", demo.out);
-    // The demonstration keeps to names of its own, whatever the configuration says.
+    // The demonstration keeps to names of its own, with any configuration.
     for queue in ["toolbus-demo.invoke", "toolbus-demo.invoke.dlq"] {
         assert_eq!(site.consumers(queue).await, None, "{queue} is still there: {}", demo.err);
     }
@@ -172,7 +172,7 @@ async fn the_demonstration_needs_no_broker_where_a_configuration_has_one() {
 }
 
 #[tokio::test]
-async fn health_asks_the_daemon() {
+async fn health_queries_the_daemon() {
     let site = BrokerNamespace::shared().await;
     let daemon = Daemon::start(&site, "").await;
     let ready = toolbus(&["health", "--listen", daemon.listen()]).await;
@@ -187,8 +187,8 @@ async fn health_asks_the_daemon() {
     assert_eq!((unready.code, unready.json()["ready"].clone()), (1, Value::Bool(false)), "{unready:?}");
     let live = toolbus(&["health", "--live", "--listen", daemon.listen(), "--output", "json"]).await;
     assert_eq!((live.code, live.json().is_object()), (0, true), "{live:?}");
-    let nobody: SocketAddr = NOWHERE.parse().unwrap();
-    assert_eq!(toolbus(&["health", "--listen", &nobody.to_string()]).await.code, 1);
+    let unused: SocketAddr = NOWHERE.parse().unwrap();
+    assert_eq!(toolbus(&["health", "--listen", &unused.to_string()]).await.code, 1);
     daemon.end().await;
 }
 

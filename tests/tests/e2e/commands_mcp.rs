@@ -17,14 +17,14 @@ async fn call(site: &BrokerNamespace, arguments: &[&str]) -> Run {
     toolbus_at(site, &[&["call"], arguments].concat()).await
 }
 
-/// A server whose tool `get-env` tells this.
+/// A server whose tool `get-env` returns this.
 fn knowing(work: &Workplace, which: &str) -> Value {
     let mut server = work.server("everything");
     server["env"]["WHICH"] = json!(which);
     server
 }
 
-/// Returns what the tool `get-env` told.
+/// Returns the output of the tool `get-env`.
 fn which(run: &Run) -> Value {
     assert_eq!(run.code, 0, "{run:?}");
     run.json()["WHICH"].clone()
@@ -35,9 +35,9 @@ async fn call_reaches_the_tool_of_the_server_that_it_names_and_no_other() {
     let (site, work) = (BrokerNamespace::shared().await, Workplace::new().await);
     let servers = json!({"first": knowing(&work, "the first"), "second": knowing(&work, "the second")});
     let daemon = work.daemon(&site, &servers, "").await;
-    for (server, told) in [("first", "the first"), ("second", "the second")] {
+    for (server, value) in [("first", "the first"), ("second", "the second")] {
         ready(&daemon, server).await;
-        assert_eq!(which(&call(&site, &["get-env", "--server", server]).await), told);
+        assert_eq!(which(&call(&site, &["get-env", "--server", server]).await), value);
     }
     let unknown = call(&site, &["get-env", "--server", "third"]).await;
     assert_eq!((unknown.code, unknown.out.as_str()), (3, ""), "{unknown:?}");
@@ -63,7 +63,7 @@ async fn calls_of_one_session_reach_one_server() {
 }
 
 #[tokio::test]
-async fn call_shows_on_standard_error_how_far_a_tool_is_if_it_is_asked_to() {
+async fn call_shows_progress_on_standard_error_on_request() {
     let (site, _work, daemon, _client) = Workplace::serving(&["everything"], "").await;
     let long = [LONG, "duration=0.6", "steps=3"];
     let shown = call(&site, &[&long[..], &["--progress"]].concat()).await;
@@ -76,7 +76,7 @@ async fn call_shows_on_standard_error_how_far_a_tool_is_if_it_is_asked_to() {
 }
 
 #[tokio::test]
-async fn call_saves_images_beside_those_that_are_there_and_says_so_when_it_saves_none() {
+async fn call_saves_images_beside_existing_ones_and_reports_when_it_saves_none() {
     let (site, work, daemon, _client) = Workplace::serving(&["everything"], "").await;
     let folder = work.text("pictures");
     let text = "Here's the image you requested:\nThe image above is the MCP logo.";
@@ -99,7 +99,7 @@ async fn call_saves_images_beside_those_that_are_there_and_says_so_when_it_saves
 }
 
 #[tokio::test]
-async fn call_says_which_server_is_left_out_where_its_tool_is_missing() {
+async fn call_names_the_server_that_was_left_out_when_its_tool_is_missing() {
     let file = tempfile::Builder::new().suffix(".json").tempfile().unwrap();
     let far = json!({"type": "http", "url": "http://127.0.0.1:9", "headers": {"Authorization": "${TOOLBUS_NO_SUCH}"}});
     std::fs::write(file.path(), json!({"mcpServers": {"far": far}}).to_string()).unwrap();

@@ -12,7 +12,7 @@ use toolbus_testing::rabbit::RabbitNode;
 const CLOSES: usize = 6;
 
 #[tokio::test]
-async fn a_call_that_outlasts_the_brokers_patience_runs_once_and_is_answered_once() {
+async fn a_call_that_outlasts_the_consumer_timeout_runs_once_and_gets_one_reply() {
     let node = RabbitNode::start().await;
     for (name, milliseconds) in [("consumer_timeout", 1_000), ("channel_tick_interval", 200)] {
         node.ctl(&["eval", &format!("application:set_env(rabbit, {name}, {milliseconds}).")]).await;

@@ -9,7 +9,7 @@ use toolbus_e2e::daemon::Daemon;
 const ECHO: &str = "[tools]\necho = true\n";
 
 #[tokio::test]
-async fn a_ping_is_answered_with_what_the_daemon_is() {
+async fn a_ping_returns_the_daemons_identity() {
     let backend = Backend::start().await;
     let (site, daemon, client) = Daemon::with_client(&backend.tool("hold", "/gate?id={id}", "")).await;
     let held = client.request("hold", &json!({"id": "held"}));
@@ -49,18 +49,18 @@ async fn a_ping_is_answered_with_what_the_daemon_is() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_used_on_the_control_queue_is_answered_or_put_aside() {
+async fn unusable_messages_on_the_control_queue_get_an_error_or_are_dead_lettered() {
     let (site, daemon, client) = Daemon::with_client(ECHO).await;
     let broken = |body: &str| client.raw(body).on("tool.list");
-    let mut told = Vec::new();
+    let mut errors = Vec::new();
     let long = format!("{{\"sessionId\":\"{}\"}}", "x".repeat(70_000));
     let many = json!({"names": vec!["x"; 1001]}).to_string();
     for body in ["", "[1]", "{\"names\":", "{\"format\":\"yaml\"}", "{\"names\":\"echo\"}", &long, &many] {
         let reply = client.exchange(&broken(body)).await;
         assert_eq!(reply.kind(), "RockBot.Tools.ToolError");
-        told.push(format!("{}: {}", reply.code(), reply.error()));
+        errors.push(format!("{}: {}", reply.code(), reply.error()));
     }
-    insta::assert_snapshot!(told.join("\n"), @"
+    insta::assert_snapshot!(errors.join("\n"), @"
     invalid_arguments: The request is not usable: it cannot be read: EOF while parsing a value at line 1 column 0.
     invalid_arguments: The request is not usable: it cannot be read: expected a JSON object, found an array.
     invalid_arguments: The request is not usable: it cannot be read: EOF while parsing a value at line 1 column 9.
@@ -70,7 +70,7 @@ async fn what_cannot_be_used_on_the_control_queue_is_answered_or_put_aside() {
     invalid_arguments: The request is not usable: it cannot be read: more than 1000 names at line 1 column 4014.
     ");
 
-    // Without an address, of another type, or with an address that is refused: nobody can be told.
+    // Without an address, of another type, or with an address that is refused: no reply is possible.
     let nowhere = |request: Request| request.with(|_| BasicProperties::default());
     let dead = [
         (nowhere(broken("{")), "malformed_request"),
@@ -87,14 +87,14 @@ async fn what_cannot_be_used_on_the_control_queue_is_answered_or_put_aside() {
         assert_eq!(client.replies_to(&request.correlation), []);
     }
 
-    // A reply on a topic for requests is nobody's request.
+    // A reply on a topic for requests is no request.
     let before = client.received().len();
     for kind in ["Toolbus.ToolListResponse", "Toolbus.Pong", "RockBot.Tools.ToolError", "Toolbus.ToolsChanged"] {
         client.send(&broken("{}").of_type(kind)).await;
     }
     assert_eq!(client.exchange(&broken("{}")).await.kind(), "Toolbus.ToolListResponse");
     daemon.stop(&site).await;
-    assert_eq!(client.caught_up().await.len(), before + 1, "answers are not answered");
+    assert_eq!(client.caught_up().await.len(), before + 1, "replies get no reply");
     assert!(site.take(&queue).await.is_none());
     assert!(site.take(&format!("{queue}.dlq")).await.is_none());
 }

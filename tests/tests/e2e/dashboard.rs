@@ -18,7 +18,7 @@ const DASHBOARDS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../deploy/grafana
 const SMALL_SERVER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/python/mcp_small.py");
 const ANA: &str = "Authorization: Bearer the-token-of-ana";
 /// Parts of the queries that show nothing here: no alert fires, no agent works for another, no other daemon or store
-/// says its time, no page or search reaches a site, no MCP server is lost, and no MCP client leaves.
+/// reports its time, no page or search reaches a site, no MCP server is lost, and no MCP client leaves.
 const WITHOUT: [&str; 10] = [
     "toolbus_clock_skew_",
     "ALERTS{",
@@ -89,7 +89,7 @@ fn every<'a>(field: &str, value: &'a Value, found: &mut Vec<&'a Value>) {
 }
 
 #[test]
-fn the_dashboards_ask_the_data_source_that_their_reader_chooses() {
+fn the_dashboards_query_the_data_source_that_their_reader_chooses() {
     for dashboard in dashboards() {
         let first = &dashboard["templating"]["list"][0];
         assert_eq!([&first["name"], &first["type"], &first["query"]], ["datasource", "datasource", "prometheus"]);
@@ -175,7 +175,7 @@ async fn every_query_of_the_dashboards_shows_what_a_daemon_offers_to_prometheus(
     }
     for expression in without {
         let values = prometheus.values(&expression).await;
-        assert!(values.is_empty(), "{expression} has the values {values:?}: it can be asked like the others");
+        assert!(values.is_empty(), "{expression} has the values {values:?}: it can be queried like the others");
     }
     fixture.daemon.stop(&fixture.site).await;
 }

@@ -65,7 +65,7 @@ async fn ids(site: &BrokerNamespace, queue: &str) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn a_replayed_request_is_answered_as_if_it_came_for_the_first_time() {
+async fn a_replayed_request_gets_a_reply_like_a_first_delivery() {
     let site = declared(ECHO).await;
     let client = Client::connect(&site).await;
     let request = client.request("echo", &json!({"text": "at last"})).by("ana").header("rb-rb-timeout-ms", "2000");
@@ -93,7 +93,7 @@ async fn a_replayed_request_is_answered_as_if_it_came_for_the_first_time() {
 }
 
 #[tokio::test]
-async fn a_request_that_the_broker_put_aside_is_no_reply_whatever_its_sender_wrote() {
+async fn a_request_dead_lettered_by_the_broker_is_no_reply_whatever_its_headers() {
     let site = declared(ECHO).await;
     let (client, other) = (Client::connect(&site).await, Client::connect(&site).await);
     let forged = client.request("echo", &json!({"text": "x"})).with(|sent| sent.with_expiration("1".into()));
@@ -111,7 +111,7 @@ async fn a_request_that_the_broker_put_aside_is_no_reply_whatever_its_sender_wro
 }
 
 #[tokio::test]
-async fn a_request_that_had_run_before_it_died_is_answered_again_by_a_replay_and_not_run() {
+async fn a_replayed_request_that_has_run_gets_its_reply_again_and_does_not_run() {
     let backend = Backend::start().await;
     let tools = backend.tool("work", "/work?id={id}", "");
     let (site, daemon, client) = Daemon::with_client(&format!("[store]\nurl = \"sqlite:store.db\"\n{tools}")).await;
@@ -127,7 +127,7 @@ async fn a_request_that_had_run_before_it_died_is_answered_again_by_a_replay_and
     assert_eq!((done.code, done.out.trim()), (0, "2 dead letters replayed"), "{done:?}");
     // One reply for both, where the second attaches to the first.
     let replies = || client.replies_to(&request.correlation);
-    eventually("an answer", async || (replies().len() > 1).then_some(())).await;
+    eventually("a reply", async || (replies().len() > 1).then_some(())).await;
     daemon.stop(&site).await;
     for reply in replies() {
         assert_eq!((reply.message_id(), &reply.data), (first.message_id(), &first.data));
@@ -151,7 +151,7 @@ async fn a_replay_reaches_the_queue_alone_that_the_letter_came_from() {
     // A quorum queue writes this one into everything.
     let names: Vec<_> = replayed.headers.keys().filter(|name| *name != "x-delivery-count").collect();
     assert!(names.is_empty(), "no trace of its death: {names:?}");
-    assert_eq!(client.caught_up().await, [], "nobody else hears of it");
+    assert_eq!(client.caught_up().await, [], "no other queue gets it");
 }
 
 #[tokio::test]
@@ -174,7 +174,7 @@ async fn a_request_that_dies_again_is_replayed_once() {
 }
 
 #[tokio::test]
-async fn a_reply_that_nobody_took_is_sent_again_to_its_address() {
+async fn an_unroutable_reply_is_sent_again_to_its_address() {
     let site = declared("").await;
     let client = Client::connect(&site).await;
     for (id, address) in [("one", client.queue()), ("other", "queue.that.is.gone")] {
@@ -191,7 +191,7 @@ async fn a_reply_that_nobody_took_is_sent_again_to_its_address() {
 }
 
 #[tokio::test]
-async fn letters_are_dropped_only_if_they_are_meant_and_the_others_keep_their_order() {
+async fn only_selected_letters_are_dropped_and_the_others_keep_their_order() {
     let site = declared("").await;
     fill(&site, numbered(6, 10)).await;
     let refused = dlq(&site, &["drop", "--id", "m00001"]).await;
@@ -322,7 +322,7 @@ async fn ten_thousand_large_letters_are_read_in_bounded_memory() {
 }
 
 #[tokio::test]
-async fn what_is_wrong_is_told() {
+async fn mistakes_are_reported() {
     let site = BrokerNamespace::shared().await;
     let missing = dlq(&site, &["list", "invoke"]).await;
     assert!(missing.code == 1 && missing.err.contains("invoke.dlq' does not exist"), "{missing:?}");
@@ -335,17 +335,17 @@ async fn what_is_wrong_is_told() {
 }
 
 #[tokio::test]
-async fn a_user_without_permission_is_told_which_one() {
+async fn a_missing_permission_of_the_user_is_named() {
     let site = declared("").await;
     fill(&site, numbered(1, 10)).await;
     let node = RabbitNode::shared().await;
-    let (reader, nobody) = (format!("reader-{}", site.prefix), format!("nobody-{}", site.prefix));
-    for (user, read) in [(&reader, r"\.dlq$"), (&nobody, "^$")] {
+    let (reader, powerless) = (format!("reader-{}", site.prefix), format!("powerless-{}", site.prefix));
+    for (user, read) in [(&reader, r"\.dlq$"), (&powerless, "^$")] {
         node.ctl(&["add_user", user, "secret"]).await;
         node.ctl(&["set_permissions", user, "^$", "^$", read]).await;
     }
     let of = |user: &str| BrokerNamespace { url: node.url_of(user, "secret"), ..site.clone() };
-    let refused = dlq(&of(&nobody), &["list", "invoke"]).await;
+    let refused = dlq(&of(&powerless), &["list", "invoke"]).await;
     assert!(refused.code == 1 && refused.err.contains("the right to read this queue"), "{refused:?}");
     let listed = dlq(&of(&reader), &["list", "invoke"]).await;
     assert!(listed.code == 0 && listed.out.contains("m00000"), "{listed:?}");
@@ -353,7 +353,7 @@ async fn a_user_without_permission_is_told_which_one() {
     assert!(refused.code == 1 && refused.err.contains("the right to configure"), "{refused:?}");
     assert_eq!(ids(&site, &site.dead_letters()).await, ["m00000"]);
     site.purge(&site.dead_letters()).await;
-    for user in [&reader, &nobody] {
+    for user in [&reader, &powerless] {
         node.ctl(&["delete_user", user]).await;
     }
 }

@@ -52,12 +52,12 @@ async fn obey(node: &RabbitNode, mend: &str) {
 }
 
 #[tokio::test]
-async fn an_installation_that_works_has_no_problem_and_every_part_is_told() {
+async fn a_working_installation_has_no_problem_and_every_part_is_reported() {
     let site = BrokerNamespace::shared().await;
     let daemon = Daemon::start(&site, "[store]\nurl = \"sqlite:toolbus.db\"\n").await;
     let run = daemon.operate(&DOCTOR).await;
     assert_eq!((run.code, run.err.as_str()), (0, ""), "{run:?}");
-    for told in [
+    for line in [
         "ok       configuration  valid: `site.toml`, `more.toml`\n",
         "RabbitMQ ",
         " takes the login\n",
@@ -67,27 +67,27 @@ async fn an_installation_that_works_has_no_problem_and_every_part_is_told() {
         "ok       daemon         runs, version ",
         "\nno problems, ",
     ] {
-        assert!(run.out.contains(told), "{told} is missing in {}", run.out);
+        assert!(run.out.contains(line), "{line} is missing in {}", run.out);
     }
     assert!(!run.out.contains("problem  ") && !run.out.contains("guest:guest"), "{}", run.out);
     daemon.stop(&site).await;
 }
 
 #[tokio::test]
-async fn nothing_is_left_at_the_broker_where_no_daemon_has_run() {
+async fn an_examination_without_a_daemon_leaves_nothing_at_the_broker() {
     let site = BrokerNamespace::shared().await;
     let folder = folder(&site, "");
     let (run, findings) = examine(folder.path()).await;
     assert_eq!(run.code, 0, "{run:?}");
-    let says = |words: &str| findings.iter().any(|finding| finding["text"].as_str().unwrap().contains(words));
-    assert!(says("the daemon declares it") && says("none runs"), "{findings:#?}");
+    let has_finding = |words: &str| findings.iter().any(|finding| finding["text"].as_str().unwrap().contains(words));
+    assert!(has_finding("the daemon declares it") && has_finding("none runs"), "{findings:#?}");
     assert_eq!(site.consumers(&site.queue()).await, None);
     let exchanges = RabbitNode::shared().await.ctl(&["list_exchanges", "name"]).await;
     assert!(!exchanges.contains(&site.exchange), "{exchanges}");
 }
 
 #[tokio::test]
-async fn a_broker_that_is_away_or_silent_is_told_and_the_rest_examined() {
+async fn an_unreachable_or_silent_broker_is_reported_and_the_rest_examined() {
     let mut site = BrokerNamespace::shared().await;
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     let silent = silent.local_addr().unwrap();
@@ -102,7 +102,7 @@ async fn a_broker_that_is_away_or_silent_is_told_and_the_rest_examined() {
 }
 
 #[tokio::test]
-async fn a_login_or_a_virtual_host_that_the_broker_refuses_is_told() {
+async fn a_refused_login_or_virtual_host_is_reported() {
     let [mut login, mut host] = [BrokerNamespace::shared().await, BrokerNamespace::shared().await];
     login.url = login.url.replace("guest:guest", "guest:hunter2");
     host.url = host.url.replace("%2f", "nowhere");
@@ -115,7 +115,7 @@ async fn a_login_or_a_virtual_host_that_the_broker_refuses_is_told() {
 }
 
 #[tokio::test]
-async fn a_right_that_is_missing_is_given_by_the_command_that_is_told() {
+async fn the_reported_command_grants_the_missing_permission() {
     let (mut site, node) = (BrokerNamespace::shared().await, RabbitNode::shared().await);
     node.ctl(&["add_user", &site.prefix, "hunter2"]).await;
     node.ctl(&["set_permissions", &site.prefix, "^$", "^$", "^$"]).await;
@@ -138,7 +138,7 @@ async fn a_right_that_is_missing_is_given_by_the_command_that_is_told() {
 }
 
 #[tokio::test]
-async fn a_queue_with_other_arguments_is_told_with_the_command_that_deletes_it() {
+async fn a_queue_with_other_arguments_is_reported_with_the_command_that_deletes_it() {
     let (site, node) = (BrokerNamespace::shared().await, RabbitNode::shared().await);
     let text = |text: &str| AMQPValue::LongString(text.into());
     let (exchange, queue) = (site.dead_letter_exchange(), site.queue());
@@ -159,7 +159,7 @@ async fn a_queue_with_other_arguments_is_told_with_the_command_that_deletes_it()
 }
 
 #[tokio::test]
-async fn an_exchange_of_another_type_is_told() {
+async fn an_exchange_of_another_type_is_reported() {
     let site = BrokerNamespace::shared().await;
     let (_connection, channel) = site.channel().await;
     let (options, arguments) = (Default::default(), Default::default());
@@ -172,7 +172,7 @@ async fn an_exchange_of_another_type_is_told() {
 }
 
 #[tokio::test]
-async fn a_store_whose_folder_is_a_file_is_told_with_its_key() {
+async fn a_store_whose_folder_is_a_file_is_reported_with_its_key() {
     let site = BrokerNamespace::embedded();
     let folder = folder(&site, "[store]\nurl = \"sqlite:site.toml/toolbus.db\"\n");
     let (run, findings) = examine(folder.path()).await;
@@ -195,7 +195,7 @@ async fn the_interpreter_and_the_sandbox_of_scripts_are_tried() {
 }
 
 #[tokio::test]
-async fn a_program_of_an_mcp_server_that_is_not_there_is_told_with_and_without_a_daemon() {
+async fn a_missing_program_of_an_mcp_server_is_reported_with_and_without_a_daemon() {
     let (site, servers) = (BrokerNamespace::shared().await, "[mcp.servers.files]\ncommand = \"no-such-program\"\n");
     let folder = folder(&site, servers);
     let (_, findings) = examine(folder.path()).await;
@@ -212,7 +212,7 @@ async fn a_program_of_an_mcp_server_that_is_not_there_is_told_with_and_without_a
 }
 
 #[tokio::test]
-async fn a_daemon_that_takes_no_calls_says_why() {
+async fn a_daemon_that_takes_no_calls_reports_the_reason() {
     let mut site = BrokerNamespace::shared().await;
     site.url = "amqp://127.0.0.1:1".to_owned();
     let daemon = Daemon::launch(&site, "", &[]).await;
@@ -226,7 +226,7 @@ async fn a_daemon_that_takes_no_calls_says_why() {
 }
 
 #[tokio::test]
-async fn a_file_that_was_removed_under_a_running_daemon_is_told() {
+async fn a_file_removed_under_a_running_daemon_is_reported() {
     let site = BrokerNamespace::shared().await;
     let daemon = Daemon::start(&site, "[store]\nurl = \"sqlite:toolbus.db\"\n").await;
     std::fs::remove_file(daemon.folder().join("toolbus.db")).unwrap();
@@ -239,7 +239,7 @@ async fn a_file_that_was_removed_under_a_running_daemon_is_told() {
 }
 
 #[tokio::test]
-async fn a_configuration_with_mistakes_is_told_and_nothing_is_examined_by_it() {
+async fn a_configuration_with_mistakes_is_reported_and_not_used_for_checks() {
     let run = toolbus(&["doctor", "--set", "bus.nam=x", "--set", "http.listen=here", "--output", "json"]).await;
     let report = run.json();
     assert_eq!((run.code, &report["problems"]), (1, &Value::from(2)), "{run:?}");

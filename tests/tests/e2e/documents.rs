@@ -19,7 +19,7 @@ use crate::blocks::{Block, Kind, blocks, fits};
 
 /// Longest run of one document, in seconds.
 const LONGEST: &str = "300";
-/// Where documents say that broker and daemon listen.
+/// Addresses of broker and daemon in documents.
 const PORTS: [&str; 2] = ["127.0.0.1:5672", "127.0.0.1:8471"];
 /// Names that occur in commands that use the broker.
 const BROKER: [&str; 4] = [PORTS[0], "local-broker.toml", "/etc/toolbus", "rabbitmqctl"];
@@ -148,7 +148,7 @@ impl Copy {
         command
     }
 
-    /// Lists what is not as the document says, with the line of each block.
+    /// Lists what differs from the document, with the line of each block.
     async fn differences(&self, document: &str) -> Vec<String> {
         let blocks = blocks(document);
         let mut found = Vec::new();
@@ -225,7 +225,7 @@ impl Copy {
     }
 }
 
-/// Lists what is run of a document, with the line of its block, and what it should print, if the document says so.
+/// Lists what is run of a document, with the line of its block, and its documented output, if there is one.
 fn steps(blocks: &[Block]) -> Vec<(usize, String, Option<&str>)> {
     let mut steps = Vec::new();
     for Block { line, kind } in blocks {
@@ -243,7 +243,7 @@ fn steps(blocks: &[Block]) -> Vec<(usize, String, Option<&str>)> {
     steps
 }
 
-/// Lists what is not as a document of the repository says. `has_program` puts `toolbus` where the shell finds it, as
+/// Lists what differs from a document of the repository. `has_program` puts `toolbus` where the shell finds it, as
 /// after an installation.
 async fn differences(name: &str, has_program: bool) -> Vec<String> {
     let document = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(name)).unwrap();
@@ -275,7 +275,7 @@ async fn every_document_holds_from_its_first_block_to_its_last() {
 }
 
 #[tokio::test]
-async fn what_is_not_as_a_document_says_is_found() {
+async fn a_difference_from_a_document_is_found() {
     let document = "```toml\n[no_section]\n```\n```json\n{\n```\n```python\npass\n```\n```console\n$ echo hello\nhello\n$ echo hello\n\
                     bye\n```\n```sh\nkept=here\n```\n```console\n$ echo $kept\nhere\n```\n```sh\nfalse\ntrue\n```\n```sh\necho last\n```\n";
     let copy = Copy::for_document(document).await;

@@ -1,4 +1,4 @@
-//! An orderly end: calls finish, or go back, or are told what became of them.
+//! The drain: calls finish, are requeued, or get a reply with their outcome.
 
 use std::time::{Duration, Instant};
 
@@ -45,7 +45,7 @@ impl Fixture {
         request
     }
 
-    /// Lets a second daemon answer what the first one left.
+    /// Starts a second daemon, for the requests that the first one left.
     async fn successor(&self) -> Daemon {
         self.backend.open();
         Daemon::start(&self.site, &self.tools).await
@@ -92,7 +92,7 @@ async fn a_drain_takes_as_long_as_the_slowest_call_and_hardly_longer() {
 }
 
 #[tokio::test]
-async fn when_the_time_is_over_repeatable_calls_go_back_and_effectful_ones_are_told_that_nobody_knows() {
+async fn after_the_drain_repeatable_calls_are_requeued_and_effectful_ones_have_an_unknown_outcome() {
     let mut fixture = Fixture::with("[invoke]\nmax_in_flight = 4\ndrain_timeout = \"300ms\"\n").await;
     let looking = fixture.running("look", "looking").await;
     let putting = fixture.running("put", "putting").await;
@@ -207,7 +207,7 @@ async fn a_running_call_receives_the_reply_of_another_daemon_or_agent_that_it_wa
     let result = json!({"taskId": given.body()["taskId"], "state": 3, "message": {"role": "agent", "parts": parts}});
     other.send(&reply(&given, "RockBot.A2A.AgentTaskResult", &result)).await;
     assert_eq!(client.reply(&remote).await.content(), "hi");
-    let told = client.reply(&task).await.content();
-    assert!(told.contains('3'), "{told}");
+    let counted = client.reply(&task).await.content();
+    assert!(counted.contains('3'), "{counted}");
     assert_eq!(front.ended().await.code(), Some(0), "{}", front.text());
 }

@@ -140,16 +140,16 @@ impl Reader {
         }
     }
 
-    /// Answers every other task for the other agent, until the test ends.
+    /// Replies to every task for the other agent but those given up, until the test ends.
     async fn research(&self) {
-        let mut answered = 0;
+        let mut replied = 0;
         loop {
             let tasks = self.client.caught_up().await;
-            let is_answered = |message: &&Message| {
+            let is_for_other = |message: &&Message| {
                 message.kind() == "RockBot.A2A.AgentTaskRequest" && !message.body().to_string().contains(GIVEN_UP)
             };
-            let tasks: Vec<_> = tasks.iter().filter(is_answered).collect();
-            for task in tasks.iter().skip(answered) {
+            let tasks: Vec<_> = tasks.iter().filter(is_for_other).collect();
+            for task in tasks.iter().skip(replied) {
                 let id = task.body()["taskId"].as_str().unwrap().to_owned();
                 let message = json!({"role": "agent", "parts": [{"kind": "text", "text": "Three."}]});
                 let result = json!({"taskId": id, "state": 3, "message": message});
@@ -164,7 +164,7 @@ impl Reader {
                     )
                     .await;
             }
-            answered = tasks.len();
+            replied = tasks.len();
         }
     }
 }

@@ -1,4 +1,4 @@
-//! `identity.source = "broker"`: the login of a connection says who asks, and no name in a message does.
+//! `identity.source = "broker"`: the login of a connection decides the caller, and no name in a message does.
 
 use serde_json::{Value, json};
 use tokio::sync::OnceCell;
@@ -13,7 +13,7 @@ use toolbus_testing::rabbit::RabbitNode;
 
 use crate::recipe::{self, PASSWORD, RECIPE};
 
-/// These have equal rights, so that the daemon alone tells them apart.
+/// These have equal rights, so that the daemon alone distinguishes them.
 const LOGINS: [&str; 6] = ["svc-ana", "svc-ana-2", "ana", "bruno", "carla", "front"];
 static MADE: OnceCell<()> = OnceCell::const_new();
 
@@ -61,7 +61,7 @@ impl Fixture {
         Login { client: Client::connect_as(&self.site, &url_of(user).await).await, user }
     }
 
-    /// No tool was asked for these.
+    /// No tool ran with these ids.
     fn assert_not_run(&self, ids: &[&str]) {
         for id in ids {
             assert_eq!(self.backend.count(id), 0, "{id}");
@@ -70,7 +70,7 @@ impl Fixture {
 }
 
 impl Login {
-    /// Says in a request what the broker can verify.
+    /// Signs a request with the login, which the broker verifies.
     fn signed(&self, request: Request) -> Request {
         request.with(|properties| properties.with_user_id(self.user.into()))
     }
@@ -79,7 +79,7 @@ impl Login {
         Request { routing_key: topic.to_owned(), ..self.client.raw(body.to_string()) }
     }
 
-    /// Messages that say in every way that they are from `ana`, and are not.
+    /// Messages that claim in every way to be from `ana`, and are not.
     fn lies(&self, topic: &str, body: &Value) -> [Request; 3] {
         let claimed = || self.message(topic, body).header("rb-source", "ana");
         [self.signed(claimed()), claimed(), self.message(topic, body)]
@@ -109,7 +109,7 @@ fn listed(reply: &Message) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn the_login_decides_which_tools_there_are_whoever_the_message_says_it_is_from() {
+async fn the_login_decides_which_tools_there_are_and_not_the_agent_named_in_the_message() {
     let fixture = Fixture::new().await;
     let (ana, bruno) = (vec!["for_ana", "hold", "own.counted"], vec!["for_bruno", "hold"]);
     for (case, (user, is_signed, source, tools)) in [
@@ -118,7 +118,7 @@ async fn the_login_decides_which_tools_there_are_whoever_the_message_says_it_is_
         ("svc-ana-2", true, None, &ana),
         ("bruno", true, None, &bruno),
         ("bruno", true, Some("ana"), &bruno),
-        // The name belongs to other logins, so that whoever gets a login of this name is not that agent.
+        // The name belongs to other logins, so that a login of this name is not that agent.
         ("ana", true, Some("ana"), &vec![]),
         ("carla", true, Some("ana"), &vec![]),
         ("svc-ana", false, Some("ana"), &vec![]),
@@ -134,7 +134,7 @@ async fn the_login_decides_which_tools_there_are_whoever_the_message_says_it_is_
     .into_iter()
     .enumerate()
     {
-        let who = format!("{user}, signed: {is_signed}, as {source:?}");
+        let caller = format!("{user}, signed: {is_signed}, as {source:?}");
         let login = fixture.login(user).await;
         let request = |request: Request| {
             let request = if is_signed { login.signed(request) } else { request };
@@ -144,11 +144,11 @@ async fn the_login_decides_which_tools_there_are_whoever_the_message_says_it_is_
             let id = format!("{tool}-{case}");
             let reply = login.client.exchange(&request(login.client.request(tool, &json!({"id": id})))).await;
             let is_there = tools.contains(&tool);
-            assert_eq!(reply.code(), if is_there { "" } else { "tool_not_found" }, "{tool} for {who}");
-            assert_eq!(fixture.backend.count(&id), usize::from(is_there), "{tool} for {who}");
+            assert_eq!(reply.code(), if is_there { "" } else { "tool_not_found" }, "{tool} for {caller}");
+            assert_eq!(fixture.backend.count(&id), usize::from(is_there), "{tool} for {caller}");
         }
         let list = login.client.exchange(&request(login.message("tool.list", &json!({})))).await;
-        assert_eq!(listed(&list), *tools, "for {who}");
+        assert_eq!(listed(&list), *tools, "for {caller}");
     }
     fixture.daemon.stop(&fixture.site).await;
 }
@@ -192,7 +192,7 @@ async fn a_daemon_passes_calls_on_as_their_agents_where_its_login_may_speak_for_
 }
 
 #[tokio::test]
-async fn an_unknown_caller_is_told_of_no_tool() {
+async fn an_unknown_caller_is_shown_no_tool() {
     let fixture = Fixture::new().await;
     let login = fixture.login("svc-ana").await;
     let body = json!({"toolCallId": "1", "toolName": "for_ana", "arguments": {"id": "unsigned"}});
@@ -211,7 +211,7 @@ async fn an_unknown_caller_is_told_of_no_tool() {
 }
 
 #[tokio::test]
-async fn an_answer_goes_to_no_topic_but_one_of_the_callers_own() {
+async fn a_reply_goes_to_no_topic_but_the_callers_own() {
     let fixture = Fixture::new().await;
     let (ana, bruno) = (fixture.login("svc-ana").await, fixture.login("bruno").await);
     bruno.client.bind("tool.result.#").await;
@@ -256,7 +256,7 @@ async fn an_answer_goes_to_no_topic_but_one_of_the_callers_own() {
 }
 
 #[tokio::test]
-async fn a_call_is_cancelled_by_a_login_of_its_agent_and_by_nobody_else() {
+async fn a_call_is_cancelled_by_a_login_of_its_agent_alone() {
     let fixture = Fixture::new().await;
     let ana = fixture.login("svc-ana").await;
     let body = json!({"toolCallId": "call-1", "toolName": "hold", "arguments": {"id": "held"}});
@@ -273,7 +273,7 @@ async fn a_call_is_cancelled_by_a_login_of_its_agent_and_by_nobody_else() {
         }
     }
     let unsigned = ana.client.exchange(&ana.message("tool.cancel", &id).header("rb-source", "ana")).await;
-    assert_eq!(unsigned.body()["cancelled"], false, "its own login, which it does not tell");
+    assert_eq!(unsigned.body()["cancelled"], false, "its own login, which the message does not name");
     assert_eq!(ana.client.replies_to(&call.correlation), []);
 
     let second = fixture.login("svc-ana-2").await;
@@ -284,7 +284,7 @@ async fn a_call_is_cancelled_by_a_login_of_its_agent_and_by_nobody_else() {
 }
 
 #[tokio::test]
-async fn a_session_is_ended_by_a_login_of_its_agent_and_by_nobody_else() {
+async fn a_session_is_ended_by_a_login_of_its_agent_alone() {
     let fixture = Fixture::new().await;
     let ana = fixture.login("svc-ana").await;
     let call = async |session: &str| {
@@ -311,7 +311,7 @@ async fn a_session_is_ended_by_a_login_of_its_agent_and_by_nobody_else() {
 }
 
 #[tokio::test]
-async fn the_log_tells_when_nobody_is_served_whom_the_broker_does_not_name() {
+async fn a_warning_is_logged_when_callers_without_a_login_are_refused() {
     let (site, backend) = (BrokerNamespace::shared().await, Backend::start().await);
     let client = Client::connect(&site).await;
     let configurations = [
@@ -321,12 +321,12 @@ async fn the_log_tells_when_nobody_is_served_whom_the_broker_does_not_name() {
         ("[identity]\nsource = \"broker\"\n".to_owned(), false),
         ("[identity]\nsource = \"broker\"\nunknown = \"deny\"\n".to_owned(), true),
     ];
-    for (rules, is_told) in configurations {
+    for (rules, is_logged) in configurations {
         let daemon = Daemon::start(&site, &format!("{rules}{}", tools(&backend))).await;
-        daemon.logged_times(REFUSED, usize::from(is_told)).await;
+        daemon.logged_times(REFUSED, usize::from(is_logged)).await;
         if rules.contains("broker") {
             let code = client.call("for_ana", &json!({"id": "any"})).await.code();
-            assert_eq!(code, if is_told { "tool_not_found" } else { "" }, "{rules}");
+            assert_eq!(code, if is_logged { "tool_not_found" } else { "" }, "{rules}");
         }
         daemon.stop(&site).await;
     }
@@ -370,8 +370,8 @@ async fn the_first_configuration_with_a_broker_lets_its_next_command_work() {
     let refused = call(&["--as", "bruno"]).await;
     assert!(refused.code == 2 && refused.err.contains("the login `carla` is the agent `ana`"), "{refused:?}");
     let stranger = url_of("bruno").await;
-    let told = call(&["--set", &format!("bus.url={stranger}")]).await;
-    assert!(told.code == 3 && told.err.contains("the login `bruno` is the agent `bruno`"), "{told:?}");
+    let unlisted = call(&["--set", &format!("bus.url={stranger}")]).await;
+    assert!(unlisted.code == 3 && unlisted.err.contains("the login `bruno` is the agent `bruno`"), "{unlisted:?}");
     daemon.stop(&site).await;
 }
 

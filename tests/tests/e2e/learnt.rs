@@ -26,7 +26,7 @@ topic = "tool.invoke.lab"
 "#;
 
 /// Builds the configuration of the daemon that runs the tools. The daemon that agents call sees what `front` may use
-/// here; each agent may use what its section says.
+/// here; each agent may use the tools of its section.
 fn lab(tools: &str) -> String {
     format!(
         "[invoke]\ntopics = [\"tool.invoke.lab\"]\n[identity]\ntrust_headers = true\n[agents.front]\n\
@@ -75,7 +75,7 @@ async fn a_daemon_that_comes_back_with_other_tools_is_learnt_anew() {
     let back = Daemon::start(&other, &lab("[tools]\ntime = true\n")).await;
     let client = Client::connect(&site).await;
     let echo = client.request("lab.echo", &json!({"text": "hi"})).by("ana");
-    // The other daemon does not know the tool; which is a reason to ask it.
+    // The other daemon does not know the tool, which is a reason to list its tools.
     assert_eq!(client.exchange(&echo).await.code(), "tool_not_found");
     front.remote_set("other tools", |set| set["tools"] == 2).await;
     back.stop(&other).await;
@@ -83,7 +83,7 @@ async fn a_daemon_that_comes_back_with_other_tools_is_learnt_anew() {
 }
 
 #[tokio::test]
-async fn what_is_learnt_is_shown_by_the_commands_the_status_and_the_metrics() {
+async fn learnt_tools_are_shown_by_the_commands_the_status_and_the_metrics() {
     let (site, receiver) = (BrokerNamespace::shared().await, Receiver::start().await.unwrap());
     let other = site.beside();
     let back = Daemon::start(&other, &lab("[tools]\necho = true\ntime = false\n")).await;
@@ -141,12 +141,12 @@ impl Lister {
     }
 
     /// The request on a topic that came after `earlier` others.
-    async fn asked(&self, topic: &str, earlier: usize) -> Message {
+    async fn request_on(&self, topic: &str, earlier: usize) -> Message {
         let all = || self.0.received().into_iter().filter(|message| message.routing_key == topic);
         eventually(topic, async || all().nth(earlier)).await
     }
 
-    async fn answer(&self, request: &Message, correlation: &str, kind: &str, body: impl Into<Vec<u8>>) {
+    async fn send_reply(&self, request: &Message, correlation: &str, kind: &str, body: impl Into<Vec<u8>>) {
         let queue = request.properties.reply_to().as_ref().unwrap().to_string();
         let reply = self.0.raw(body).on(&queue).of_type(kind);
         let reply = reply.with(|properties| properties.with_correlation_id(correlation.into()));
@@ -155,7 +155,7 @@ impl Lister {
 
     async fn list(&self, request: &Message, version: &str, tools: &Value) {
         let body = json!({"agent": "front", "version": version, "tools": tools}).to_string();
-        self.answer(request, request.correlation_id(), LIST, body).await;
+        self.send_reply(request, request.correlation_id(), LIST, body).await;
     }
 }
 
@@ -166,14 +166,14 @@ async fn hostile_lists_cost_no_more_than_their_own_tools() {
     let site = BrokerNamespace::shared().await;
     let lab = Lister::start(&site).await;
     let front = Daemon::start(&site, &format!("{FRONT}[results]\nmax_size = \"1MiB\"\n")).await;
-    let request = lab.asked("tool.list.lab", 0).await;
+    let request = lab.request_on("tool.list.lab", 0).await;
     assert_eq!((request.header("rb-source"), &request.body()["format"]), ("front", &json!("mcp")));
-    lab.answer(&request, request.correlation_id(), LIST, vec![b'x'; 16_000_000]).await;
+    lab.send_reply(&request, request.correlation_id(), LIST, vec![b'x'; 16_000_000]).await;
     front.remote_set("what is wrong", |set| set["lastError"] == "the answer has 16000000 bytes.").await;
-    let request = lab.asked("tool.list.lab", 1).await;
+    let request = lab.request_on("tool.list.lab", 1).await;
     let forged =
         json!({"agent": "front", "version": "0", "tools": [{"name": "forged", "inputSchema": {}}]}).to_string();
-    lab.answer(&request, "0123456789abcdef0123456789abcdef", LIST, forged).await;
+    lab.send_reply(&request, "0123456789abcdef0123456789abcdef", LIST, forged).await;
     let deep = (0..40).fold(json!({}), |inner, _| json!({"properties": {"a": inner}}));
     let schemas =
         [json!({"type": "array"}), json!({"$ref": "http://127.0.0.1:1/schema"}), json!({"$ref": "#"}), json!(7), deep];
@@ -192,10 +192,10 @@ async fn hostile_lists_cost_no_more_than_their_own_tools() {
     let client = Client::connect(&site).await;
     let call = client.request("lab.good", &json!({})).by("ana");
     client.send(&call).await;
-    let running = lab.asked("tool.invoke.lab", 0).await;
+    let running = lab.request_on("tool.invoke.lab", 0).await;
     let changed = lab.0.raw("{}").on("tool.meta.tools.front").of_type("Toolbus.ToolsChanged");
     lab.0.send(&changed).await;
-    let request = lab.asked("tool.list.lab", 2).await;
+    let request = lab.request_on("tool.list.lab", 2).await;
     assert_eq!(request.body()["ifVersion"], "1");
     lab.list(&request, "2", &json!([{"name": "a", "inputSchema": {}}, {"name": "b", "inputSchema": {}}])).await;
     // A second reply to one request is none.
@@ -203,7 +203,7 @@ async fn hostile_lists_cost_no_more_than_their_own_tools() {
     front.remote_set("other tools", |set| set["tools"] == 2).await;
     let body =
         json!({"toolCallId": running.body()["toolCallId"], "toolName": "good", "content": "done", "isError": false});
-    lab.answer(&running, running.correlation_id(), "RockBot.Tools.ToolInvokeResponse", body.to_string()).await;
+    lab.send_reply(&running, running.correlation_id(), "RockBot.Tools.ToolInvokeResponse", body.to_string()).await;
     assert_eq!(client.reply(&call).await.content(), "done");
     assert_eq!(client.exchange(&client.request("lab.good", &json!({})).by("ana")).await.code(), "tool_not_found");
     front.stop(&site).await;

@@ -157,7 +157,7 @@ async fn attempt(connection: &Connection, action: &str, names: &str) -> Option<u
 fn code(error: &Error) -> u16 {
     match error.kind() {
         ErrorKind::ProtocolError(error) => error.get_id(),
-        other => panic!("no answer of the broker's: {other:?}"),
+        other => panic!("no response of the broker's: {other:?}"),
     }
 }
 
@@ -209,7 +209,7 @@ async fn publish(channel: &Channel, exchange: &str, key: &str, user: Option<&str
     published.await?.await.map(drop)
 }
 
-/// Has each of these users try what `lines` say of it, and compares what comes of it.
+/// Has each of these users make its attempts in `lines`, and compares their outcomes.
 pub(crate) async fn try_all(fixture: &Fixture, users: &[&str], lines: &'static str) {
     let attempts = attempts(lines);
     assert!(users.iter().all(|user| attempts.iter().any(|attempt| attempt[0] == *user)), "every user tries something");
@@ -243,7 +243,7 @@ async fn the_shipped_permissions_let_each_user_do_what_it_must_and_nothing_else(
 }
 
 #[tokio::test]
-async fn nobody_is_let_in_without_a_password_of_the_operators() {
+async fn no_login_works_without_a_password_of_the_operators() {
     let fixture = Fixture::new().await;
     let login = async |user: &str, password: &str| {
         Connection::connect(&fixture.node.url_on(VHOST, user, password), ConnectionProperties::default()).await
@@ -310,15 +310,15 @@ async fn an_agent_needs_no_more_than_the_recipe_gives_it_for_mcp_servers() {
     let as_ana = |request: Request| request.with(|properties| properties.with_user_id("svc-ana".into()));
     let indexed = async |name: &str| {
         let all = ana.received().into_iter();
-        let told = all.filter(|message| message.kind() == "RockBot.Tools.Mcp.McpServersIndexed");
+        let indexes = all.filter(|message| message.kind() == "RockBot.Tools.Mcp.McpServersIndexed");
         let servers: Vec<Value> =
-            told.flat_map(|message| message.body()["servers"].as_array().cloned().unwrap()).collect();
+            indexes.flat_map(|message| message.body()["servers"].as_array().cloned().unwrap()).collect();
         let known = servers.iter().filter(|server| server["serverName"] == name).count();
         (known > 0).then_some(known)
     };
-    let first = eventually("to be told of the server", async || indexed("words").await).await;
+    let first = eventually("an index with the server", async || indexed("words").await).await;
     ana.send(&as_ana(ana.raw("{}").on("tool.meta.mcp.refresh").reply_to(""))).await;
-    eventually("to be told again", async || (indexed("words").await? > first).then_some(())).await;
+    eventually("another index", async || (indexed("words").await? > first).then_some(())).await;
 
     let details = ana.raw(json!({"serverName": "words"}).to_string()).on("mcp.manage");
     let details = details.of_type("RockBot.Tools.Mcp.McpGetServiceDetailsRequest").reply_to("mcp.manage.response.ana");
@@ -362,7 +362,7 @@ async fn an_agent_without_user_id_is_served_by_its_sidecar_on_its_own_topic_besi
     assert_eq!((reply.content().as_str(), reply.exchange.as_str()), ("from ana", "rockbot"), "{reply:?}");
     assert_eq!((reply.routing_key.as_str(), reply.kind()), ("tool.result.ana", "RockBot.Tools.ToolInvokeResponse"));
 
-    // On the shared topic the daemon that asks the broker who it is does not know it.
+    // On the shared topic, the daemon with verified identity does not know it.
     let operator = BrokerNamespace { url: fixture.url("operator"), ..fixture.site.clone() };
     ana.send(&call("tool.invoke")).await;
     assert_eq!(operator.take_dead_letter().await.header("rb-dead-reason"), "reply_to_refused");
@@ -412,7 +412,7 @@ async fn a_stock_agent_is_served_by_its_sidecar_in_a_virtual_host_of_its_own() {
     let ana = Client::listening_on(&site, &url, queue).await;
     let refresh = "RockBot.Tools.Mcp.McpMetadataRefreshRequest";
     ana.send(&of_stock_agent(&ana, "tool.meta.mcp.refresh", refresh, &json!({})).reply_to("")).await;
-    eventually("to be told of the server", async || {
+    eventually("an index with the server", async || {
         let all = ana.received().into_iter();
         let mut indexed = all.filter(|message| message.kind() == "RockBot.Tools.Mcp.McpServersIndexed");
         indexed.any(|message| message.body()["servers"][0]["serverName"] == "words").then_some(())
@@ -452,14 +452,14 @@ async fn an_mcp_client_on_standard_input_and_output_needs_no_more_than_an_agent(
     let mut client = Stdio::start(&site, "ana");
     client.begin().await;
     // On a busy machine the broker's refusal may come after the first request was given up.
-    let mut told = Value::Null;
+    let mut listed = Value::Null;
     for _ in 0..TRIES {
-        told = client.names().await;
-        if told.as_str().is_some_and(|told| told.contains("reply.")) {
+        listed = client.names().await;
+        if listed.as_str().is_some_and(|listed| listed.contains("reply.")) {
             break;
         }
     }
-    assert!(told.as_str().unwrap().contains("reply."), "{told}");
+    assert!(listed.as_str().unwrap().contains("reply."), "{listed}");
     daemon.stop(&fixture.site).await;
 }
 
@@ -487,13 +487,13 @@ async fn a_worker_needs_no_more_than_the_recipe_gives_it_for_tasks_of_its_pool()
     worker.send(&report("RockBot.Host.SubagentProgressMessage", json!({"taskId": id, "message": "counting"}))).await;
     let is = |kind: &'static str| move |message: &Message| message.kind() == kind;
     let progress = is("RockBot.Host.SubagentProgressMessage");
-    let told = eventually("its progress", async || ana.received().into_iter().find(&progress)).await;
-    assert_eq!(told.body()["message"], "counting");
+    let update = eventually("its progress", async || ana.received().into_iter().find(&progress)).await;
+    assert_eq!(update.body()["message"], "counting");
     let result = json!({"taskId": id, "output": "42", "isSuccess": true});
     worker.send(&report("RockBot.Host.SubagentResultMessage", result)).await;
     let result = is("RockBot.Host.SubagentResultMessage");
-    let told = eventually("its result", async || tasks.received().into_iter().find(&result)).await;
-    assert_eq!((&told.body()["output"], &told.body()["taskId"]), (&json!("42"), &json!(id)));
+    let finished = eventually("its result", async || tasks.received().into_iter().find(&result)).await;
+    assert_eq!((&finished.body()["output"], &finished.body()["taskId"]), (&json!("42"), &json!(id)));
     daemon.stop(&fixture.site).await;
 }
 
@@ -560,7 +560,7 @@ async fn a_message_over_the_limit_of_the_broker_closes_its_senders_channel_and_r
 }
 
 #[tokio::test]
-async fn what_another_agent_slips_into_a_queue_of_answers_does_not_come_by_its_topic() {
+async fn a_message_that_another_agent_slips_into_a_reply_queue_does_not_come_by_its_topic() {
     let fixture = Fixture::new().await;
     let daemon = Daemon::start(&fixture.site, "[tools]\necho = true\n").await;
     let (ana, bruno) = (fixture.agent("svc-ana").await, fixture.agent("svc-bruno").await);
@@ -595,7 +595,7 @@ async fn what_another_agent_slips_into_a_queue_of_answers_does_not_come_by_its_t
 }
 
 #[tokio::test]
-async fn whoever_may_declare_gets_around_topic_permissions() {
+async fn the_right_to_declare_gets_around_topic_permissions() {
     let fixture = Fixture::new().await;
     let own = r"^loose\..*$";
     let with_exchange = r"^(loose\..*|rockbot)$";
@@ -604,16 +604,16 @@ async fn whoever_may_declare_gets_around_topic_permissions() {
     let connection = fixture.connect("loose").await;
     assert_eq!(attempt(&connection, "publish", "rockbot tool.result.bruno").await, Some(403), "not directly");
 
-    // Through an exchange of its own, whose topics nobody checks.
+    // Through an exchange of its own, whose topics the broker does not check.
     let channel = connection.create_channel().await.unwrap();
     channel.confirm_select(ConfirmSelectOptions::default()).await.unwrap();
     act(&channel, "declare exchange", &["loose.way"]).await.unwrap();
     act(&channel, "bind exchange", &["rockbot", "loose.way", ""]).await.unwrap();
     act(&channel, "publish", &["loose.way", "tool.result.bruno"]).await.unwrap();
     let forged = eventually("the message", async || bruno.received().pop()).await;
-    assert_eq!(forged.routing_key, "tool.result.bruno", "not to be told from an answer by its topic");
+    assert_eq!(forged.routing_key, "tool.result.bruno", "its topic is that of a reply");
 
-    // Through a dead letter of its own queue, whose topic nobody checks either.
+    // Through a dead letter of its own queue, whose topic the broker does not check either.
     let mut arguments = FieldTable::default();
     arguments.insert("x-dead-letter-exchange".into(), AMQPValue::LongString("rockbot".into()));
     arguments.insert("x-dead-letter-routing-key".into(), AMQPValue::LongString("tool.result.bruno".into()));

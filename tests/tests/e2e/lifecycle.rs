@@ -22,21 +22,21 @@ fn rows(heading: &str) -> impl Iterator<Item = Vec<&'static str>> {
     table.take_while(|line| line.starts_with('|')).map(|row| row.trim_matches('|').split('|').map(str::trim).collect())
 }
 
-/// Every attribute of every span is in the tables, and every one that is said to be there always is.
+/// Every attribute of every span is in the tables, and every one that is listed as `always` is there.
 fn check_documented(spans: &[Span]) {
-    let names: BTreeSet<&str> = rows("| Lifecycle span |").map(|cells| cells[0].trim_matches('`')).collect();
+    let names: BTreeSet<&str> = rows("| Lifecycle span |").map(|columns| columns[0].trim_matches('`')).collect();
     assert_eq!(names.len(), 8, "{names:?}");
     for span in spans {
         assert!(names.contains(span.name.as_str()), "{} is not documented", span.name);
-        let own = |cells: &Vec<&str>| cells[0].trim_matches('`') == span.name;
+        let own = |columns: &Vec<&str>| columns[0].trim_matches('`') == span.name;
         let documented: Vec<_> = rows("| Lifecycle spans |").filter(own).collect();
         let found: BTreeSet<&str> = span.attributes.iter().map(|attribute| attribute.key.as_str()).collect();
         assert_eq!(found.len(), span.attributes.len(), "{}: an attribute twice", span.name);
-        let known: BTreeSet<&str> = documented.iter().map(|cells| cells[1].trim_matches('`')).collect();
+        let known: BTreeSet<&str> = documented.iter().map(|columns| columns[1].trim_matches('`')).collect();
         assert!(found.is_subset(&known), "{}: {found:?}", span.name);
-        let always = documented.iter().filter(|cells| cells[3] == "always");
-        for cells in always {
-            assert!(found.contains(cells[1].trim_matches('`')), "{} has no {}", span.name, cells[1]);
+        let always = documented.iter().filter(|columns| columns[3] == "always");
+        for columns in always {
+            assert!(found.contains(columns[1].trim_matches('`')), "{} has no {}", span.name, columns[1]);
         }
     }
 }

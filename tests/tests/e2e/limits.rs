@@ -60,14 +60,14 @@ async fn limited(client: &Client, request: Request) -> bool {
 }
 
 #[tokio::test]
-async fn a_burst_passes_and_the_next_is_told_when_to_come_again_exactly() {
+async fn a_burst_passes_and_the_next_call_gets_the_exact_time_to_retry() {
     let backend = Backend::start().await;
     let (site, daemon, client) = Daemon::with_client(&rules(&backend)).await;
     for _ in 0..2 {
         assert!(!limited(&client, by(&client, "ana", "work")).await);
     }
     let reply = client.exchange(&by(&client, "ana", "work")).await;
-    let answered = Instant::now();
+    let replied = Instant::now();
     let mut body = reply.body();
     let wait = Duration::from_millis(body["retryAfterMs"].as_u64().unwrap());
     assert!(wait > Duration::ZERO && wait <= Duration::from_secs(4), "{wait:?}");
@@ -85,18 +85,18 @@ async fn a_burst_passes_and_the_next_is_told_when_to_come_again_exactly() {
     }
     "#);
 
-    // Whoever comes earlier is told so, and what is left of the time. A call of a busy machine may arrive late.
-    let mut ends = vec![answered + wait];
-    while answered.elapsed() < wait / 2 {
+    // An earlier call is refused with the remaining time. A call of a busy machine may arrive late.
+    let mut ends = vec![replied + wait];
+    while replied.elapsed() < wait / 2 {
         let early = client.exchange(&by(&client, "ana", "work")).await;
-        assert!(is_limited(&early), "{:?} of {wait:?}", answered.elapsed());
+        assert!(is_limited(&early), "{:?} of {wait:?}", replied.elapsed());
         ends.push(Instant::now() + Duration::from_millis(early.body()["retryAfterMs"].as_u64().unwrap()));
     }
     assert!(ends.len() > 1, "{wait:?}");
-    // A reply arrives a little after its time was told, never before.
+    // A reply arrives a little after its time was computed, never before.
     let earliest = *ends.iter().min().unwrap();
     tokio::time::sleep_until(earliest.into()).await;
-    assert!(!limited(&client, by(&client, "ana", "work")).await, "after the time that was told");
+    assert!(!limited(&client, by(&client, "ana", "work")).await, "after the reported time");
     assert!(limited(&client, by(&client, "ana", "work")).await, "one token had come, and no second one");
     daemon.stop(&site).await;
 }
@@ -134,7 +134,7 @@ async fn each_agent_binding_and_tool_has_a_budget_of_its_own_and_each_tool_one_u
 }
 
 #[tokio::test]
-async fn what_is_refused_before_spends_nothing() {
+async fn calls_refused_by_earlier_gates_spend_no_token() {
     let backend = Backend::start().await;
     let (site, daemon, client) = Daemon::with_client(&rules(&backend)).await;
     for _ in 0..3 {

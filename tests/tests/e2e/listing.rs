@@ -1,4 +1,4 @@
-//! `tool.list`: what an agent is told of its tools is what it may call.
+//! `tool.list`: an agent is shown the tools that it may call.
 
 use std::collections::BTreeSet;
 
@@ -61,7 +61,7 @@ fn names(list: &Value) -> Vec<&str> {
 }
 
 #[tokio::test]
-async fn a_list_is_ready_for_whoever_asked_in_each_format() {
+async fn a_list_comes_in_each_format_with_the_same_version() {
     let backend = Backend::start().await;
     let (site, daemon, client) = Daemon::with_client(&rules(&backend)).await;
     let mut versions = BTreeSet::new();
@@ -101,16 +101,16 @@ async fn binding_and_profile_narrow_a_list_in_header_or_body_and_must_not_differ
     ] {
         assert_eq!(names(&client.exchange(&request).await.body()), ["echo", "fs.read", "fs.write"]);
     }
-    let mut told = Vec::new();
+    let mut errors = Vec::new();
     for request in [
         with("rb-binding", "whatsapp:sales", json!({"binding": "whatsapp:support"})),
         with("rb-tool-profile", "main", json!({"profile": "subagent"})),
     ] {
         let reply = client.exchange(&request).await;
         assert_eq!((reply.code().as_str(), reply.kind()), ("invalid_arguments", "RockBot.Tools.ToolError"));
-        told.push(reply.error());
+        errors.push(reply.error());
     }
-    insta::assert_snapshot!(told.join("\n"), @"
+    insta::assert_snapshot!(errors.join("\n"), @"
     The request is not usable: its header and its body name different bindings; name one.
     The request is not usable: its header and its body name different profiles; name one.
     ");
@@ -123,12 +123,12 @@ async fn names_choose_from_the_list_and_a_known_version_is_not_sent_again() {
     let (site, daemon, client) = Daemon::with_client(&rules(&backend)).await;
     let all = listed(&client, "ana", &json!({})).await;
     let llm_name = all["tools"][1]["llmName"].as_str().unwrap();
-    for (asked, expected) in [
+    for (requested, expected) in [
         (json!([]), vec!["echo", "fs.read", "fs.write"]),
         (json!(["echo", llm_name]), vec!["echo", "fs.read"]),
         (json!(["work", "current_time", "nothing", "fs.*", "ECHO"]), vec![]),
     ] {
-        let some = listed(&client, "ana", &json!({"names": asked})).await;
+        let some = listed(&client, "ana", &json!({"names": requested})).await;
         assert_eq!(names(&some), expected);
         assert_eq!((&some["version"], &some["notice"]), (&all["version"], &Value::Null), "the version is of all tools");
     }
@@ -142,11 +142,11 @@ async fn names_choose_from_the_list_and_a_known_version_is_not_sent_again() {
 }
 
 #[tokio::test]
-async fn an_empty_list_says_why() {
+async fn an_empty_list_has_a_reason() {
     let backend = Backend::start().await;
     let (site, daemon, client) = Daemon::with_client(&rules(&backend)).await;
     assert_eq!(daemon.operate(&["disable", "agent", "bruno"]).await.code, 0);
-    let mut told = Vec::new();
+    let mut notices = Vec::new();
     for (agent, body) in [
         ("dora", json!({})),
         ("not a name", json!({})),
@@ -157,12 +157,12 @@ async fn an_empty_list_says_why() {
     ] {
         let body = listed(&client, agent, &body).await;
         assert_eq!(body["tools"], json!([]));
-        told.push(format!("{}: {}", body["agent"].as_str().unwrap(), body["notice"].as_str().unwrap()));
+        notices.push(format!("{}: {}", body["agent"].as_str().unwrap(), body["notice"].as_str().unwrap()));
     }
     daemon.stop(&site).await;
     let bare = Daemon::start(&site, "[tools]\ntime = false\n").await;
-    told.push(listed(&client, "ana", &json!({})).await["notice"].as_str().unwrap().to_owned());
-    insta::assert_snapshot!(told.join("\n"), @"
+    notices.push(listed(&client, "ana", &json!({})).await["notice"].as_str().unwrap().to_owned());
+    insta::assert_snapshot!(notices.join("\n"), @"
     dora: This caller has no tools here: the daemon serves agents that its configuration names, and does not know this one.
     not a name: This caller has no tools here: the daemon serves agents that its configuration names, and does not know this one.
     ana: There is no profile of the name that the request gives; there are main, subagent, scheduled and a2a-synthesis.
@@ -175,7 +175,7 @@ async fn an_empty_list_says_why() {
 }
 
 #[tokio::test]
-async fn a_peer_asks_by_type_and_is_answered_on_its_topic() {
+async fn a_peer_requests_by_type_and_gets_the_reply_on_its_topic() {
     let backend = Backend::start().await;
     let (site, daemon, client) = Daemon::with_client(&rules(&backend)).await;
     client.bind("tool.result.ana").await;

@@ -56,7 +56,7 @@ async fn every_request_survives(queue_type: &str) {
         let published = survivor.published(&id);
         assert!(replies.iter().all(|reply| reply.content() == format!("worked for {id}")), "{replies:?}");
         assert!(backend.count(&id) <= published, "{id}: published {published} times, ran {}", backend.count(&id));
-        // A repeated answer is the same one.
+        // A repeated reply is the same one.
         let mut ids: Vec<&str> = replies.iter().map(Message::message_id).collect();
         ids.dedup();
         assert_eq!(ids.len(), 1, "{id}");
@@ -76,12 +76,12 @@ async fn a_broker_killed_under_load_loses_no_request_and_nothing_runs_twice() {
 }
 
 #[tokio::test]
-async fn the_same_holds_for_a_classic_queue() {
+async fn a_broker_killed_under_load_loses_no_request_of_a_classic_queue() {
     every_request_survives("classic").await;
 }
 
 #[tokio::test]
-async fn the_first_answer_follows_soon_after_a_restarted_broker_takes_connections() {
+async fn the_first_reply_follows_soon_after_a_restarted_broker_takes_connections() {
     let node = RabbitNode::start().await;
     let site = BrokerNamespace::on(&node);
     let daemon = Daemon::start(&site, "[tools]\necho = true\n").await;
@@ -117,7 +117,7 @@ async fn a_deleted_queue_is_declared_and_consumed_again() {
 }
 
 #[tokio::test]
-async fn a_broker_that_takes_no_messages_is_named_and_answers_follow_when_it_does() {
+async fn a_broker_that_takes_no_messages_is_named_and_replies_follow_when_it_does() {
     let (node, backend) = (RabbitNode::start().await, Backend::start().await);
     let site = BrokerNamespace::on(&node);
     let daemon = Daemon::start(&site, &backend.tool("hold", "/gate?id={id}", "")).await;
@@ -145,7 +145,7 @@ async fn a_broker_that_takes_no_messages_is_named_and_answers_follow_when_it_doe
 }
 
 #[tokio::test]
-async fn connections_closed_by_the_broker_are_opened_again_and_the_running_call_is_answered_once() {
+async fn connections_closed_by_the_broker_are_opened_again_and_the_running_call_gets_one_reply() {
     let (node, backend) = (RabbitNode::start().await, Backend::start().await);
     let site = BrokerNamespace::on(&node);
     let daemon = Daemon::start(&site, &backend.tool("hold", "/gate?id={id}", "")).await;
@@ -163,15 +163,15 @@ async fn connections_closed_by_the_broker_are_opened_again_and_the_running_call_
     daemon.wait_until_ready().await;
     // The request has come again by now, and has found its call running.
     backend.open();
-    let reply = eventually("the answer", async || site.take(&survivor.queue).await).await;
+    let reply = eventually("the reply", async || site.take(&survivor.queue).await).await;
     assert_eq!((reply.content().as_str(), reply.correlation_id()), ("passed held", request.correlation.as_str()));
     daemon.stop(&site).await;
     assert_eq!(backend.count("held"), 1);
-    assert!(site.take(&survivor.queue).await.is_none(), "one answer");
+    assert!(site.take(&survivor.queue).await.is_none(), "one reply");
 }
 
 #[tokio::test]
-async fn a_daemon_that_lost_its_connection_says_nothing_of_calls_that_another_one_runs() {
+async fn a_daemon_that_lost_its_connection_reports_nothing_of_calls_that_another_runs() {
     let (site, backend, redis) = (BrokerNamespace::shared().await, Backend::start().await, RedisServer::start().await);
     let (proxy, behind) = site.proxied().await;
     let tools = backend.tool("pay", "/gate?id={id}", "effect = \"effectful\"\ntimeout = \"10m\"");
@@ -205,7 +205,7 @@ async fn a_daemon_that_lost_its_connection_says_nothing_of_calls_that_another_on
     }
     first.stop(&site).await;
     second.stop(&site).await;
-    // What the first one ran is told by both.
+    // Both report what the first one ran.
     let all = client.caught_up().await;
     assert!(all.iter().all(|reply| reply.code().is_empty()), "{all:?}");
     assert!(ids.iter().all(|id| backend.count(id) == 1));
@@ -230,8 +230,8 @@ async fn a_ledger_that_takes_no_call_takes_readiness_away_and_gives_it_back_with
     let client = Client::connect(&site).await;
     limit_files(&daemon, "0").await;
     let refused = client.call("pay", &json!({"id": "refused"})).await;
-    let told = (refused.code(), refused.body()["outcome"].clone(), refused.body()["isRetryable"].clone());
-    assert_eq!(told, ("execution_failed".to_owned(), json!("not_started"), json!(true)));
+    let failure = (refused.code(), refused.body()["outcome"].clone(), refused.body()["isRetryable"].clone());
+    assert_eq!(failure, ("execution_failed".to_owned(), json!("not_started"), json!(true)));
     let blocker = daemon.blocked_by("store_away").await;
     assert!(blocker["detail"].as_str().unwrap().starts_with("ledger: "), "{blocker}");
     limit_files(&daemon, "unlimited").await;

@@ -58,7 +58,7 @@ impl Agent<'_> {
 }
 
 #[tokio::test]
-async fn no_agent_reads_lists_finds_replaces_or_deletes_what_is_anothers() {
+async fn no_agent_reads_lists_finds_replaces_or_deletes_entries_of_another() {
     let (site, daemon, client) = Daemon::with_client(RULES).await;
     let agent = |name| Agent { client: &client, name: Some(name), session: "s1" };
     let ana = agent("ana");
@@ -115,7 +115,7 @@ async fn entries_in_a_file_outlive_the_daemon() {
 }
 
 #[tokio::test]
-async fn a_file_of_the_store_that_was_removed_is_told_until_it_is_back() {
+async fn a_removed_file_of_the_store_is_reported_until_it_is_back() {
     let site = BrokerNamespace::shared().await;
     let daemon = Daemon::start(&site, &format!("{RULES}[store]\nurl = \"sqlite:toolbus.db\"\n")).await;
     for (name, of) in [("toolbus.db-memory", "working memory"), ("toolbus.db", "ledger")] {

@@ -79,9 +79,9 @@ async fn the_operations_of_a_specification_are_called_with_its_credential() {
     // The service is away: what it described stays, unless its section has changed.
     service.is_away.store(true, Ordering::Relaxed);
     daemon.reload(&service.section("")).await;
-    let told = daemon.logged("reload: a suspicious setting");
+    let warnings = daemon.logged("reload: a suspicious setting");
     let expected = "rest.openapi.pets: the answer was HTTP 502 Bad Gateway; its tools stay as they were";
-    assert!(told.iter().any(|line| line.to_string().contains(expected)), "{told:?}");
+    assert!(warnings.iter().any(|line| line.to_string().contains(expected)), "{warnings:?}");
     assert_eq!(client.exchange(&call("getPet")).await.content(), "pet 7, fields=name&fields=a%26b, with key");
     daemon.reload(&service.section("prefix = \"pets\"\n")).await;
     assert_eq!(client.exchange(&call("getPet")).await.code(), "tool_not_found");

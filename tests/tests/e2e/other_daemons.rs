@@ -1,4 +1,4 @@
-//! Two daemons on one broker: each answers what is asked of it, and both notice when they take each other's calls.
+//! Two daemons on one broker: each replies to its own requests, and both notice when they take each other's calls.
 
 use serde_json::{Value, json};
 use toolbus_e2e::client::Client;
@@ -28,7 +28,7 @@ async fn noticed(daemon: &Daemon) -> (String, String) {
 }
 
 #[tokio::test]
-async fn what_agents_ask_is_answered_by_the_daemon_that_they_call_alone() {
+async fn only_the_called_daemon_replies_to_control_requests() {
     let site = BrokerNamespace::shared().await;
     let elsewhere = site.beside();
     let mut documented = configurations(REMOTE);
@@ -43,20 +43,20 @@ async fn what_agents_ask_is_answered_by_the_daemon_that_they_call_alone() {
     for round in 0..5 {
         let [list, hints, ping] = [("tool.list", "{}"), ("tool.hints", r#"{"text":"echo"}"#), ("tool.ping", "")]
             .map(|(topic, body)| client.raw(body).on(topic).by("ana"));
-        for asked in [&list, &hints, &ping] {
-            client.send(asked).await;
+        for sent in [&list, &hints, &ping] {
+            client.send(sent).await;
         }
         assert!(listed(&client.reply(&list).await.body()).contains(&"lab.echo".to_owned()), "{round}");
         assert_eq!(client.reply(&ping).await.body()["name"], "front");
         client.reply(&hints).await;
-        // By then the other daemon would have answered, too.
+        // By then the other daemon would have replied, too.
         let own = client.exchange(&client.raw("").on("tool.ping.lab").by("ana")).await;
         assert_eq!(own.body()["name"], "toolbus");
         let list = client.exchange(&client.raw("{}").on("tool.list.lab").by("ana")).await;
-        assert!(listed(&list.body()).contains(&"echo".to_owned()), "the other daemon is asked on topics of its own");
+        assert!(listed(&list.body()).contains(&"echo".to_owned()), "the other daemon has topics of its own");
     }
     let received = client.caught_up().await;
-    assert_eq!(received.len(), 5 * 5, "each was answered once");
+    assert_eq!(received.len(), 5 * 5, "one reply each");
     assert!(status(&front).await.get("otherDaemons").is_none(), "they share nothing");
     back.stop(&elsewhere).await;
     front.stop(&site).await;
@@ -87,7 +87,7 @@ async fn a_daemon_that_takes_the_same_topic_with_other_queues_is_noticed_by_both
     let replies = Client::connect(&site).await;
     let call = replies.request("current_time", &json!({}));
     replies.exchange(&call).await;
-    eventually("the answer of each", async || (replies.replies_to(&call.correlation).len() == 2).then_some(())).await;
+    eventually("the reply of each", async || (replies.replies_to(&call.correlation).len() == 2).then_some(())).await;
     other.stop(&elsewhere).await;
     one.stop(&site).await;
 }

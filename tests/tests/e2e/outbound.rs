@@ -1,4 +1,4 @@
-//! Settings for an agent when it calls: whom it may address, arguments that it does not choose, its own credentials.
+//! Settings for an agent when it calls: its recipients, arguments that it does not choose, its own credentials.
 
 use serde_json::{Value, json};
 use toolbus_e2e::backend::Backend;
@@ -19,7 +19,7 @@ fn by(client: &Client, agent: &str, tool: &str, arguments: &Value) -> Request {
 }
 
 #[tokio::test]
-async fn an_agent_addresses_only_whom_it_may() {
+async fn an_agent_addresses_only_permitted_recipients() {
     let backend = Backend::start().await;
     let rules = r#"
         [identity]
@@ -65,16 +65,16 @@ async fn an_agent_addresses_only_whom_it_may() {
         send("ana", "no", json!({})),
         send("ana", "no", json!({"cc": []})),
     ];
-    let mut told = Vec::new();
+    let mut messages = Vec::new();
     for request in &refused {
         let mut body = client.exchange(request).await.body();
         assert_eq!(
             (&body["code"], &body["isRetryable"], &body["outcome"]),
             (&json!("not_allowed"), &json!(false), &json!("not_started"))
         );
-        told.push(body["message"].take().as_str().unwrap().to_owned());
+        messages.push(body["message"].take().as_str().unwrap().to_owned());
     }
-    insta::assert_snapshot!(told.join("\n"), @"
+    insta::assert_snapshot!(messages.join("\n"), @"
     The recipient at '/to' is not in the list of those that this agent may address on whatsapp.
     The recipient at '/to' is not in the list of those that this agent may address on whatsapp.
     The recipient at '/cc/*' is not in the list of those that this agent may address on whatsapp.
@@ -95,7 +95,7 @@ async fn arguments_that_are_set_reach_the_backend_and_are_neither_shown_nor_take
     let (site, daemon, client) = Daemon::with_client(&format!("{rules}{tool}")).await;
     let reply = client.exchange(&by(&client, "ana", "notes", &json!({"id": "a"}))).await;
     assert_eq!(reply.content(), "worked for a-acme");
-    // Without a word of what is set; whoever has nothing set gives it.
+    // The list hides set arguments; an agent without set ones must give them.
     let schema = async |agent: &str| {
         let list = client.exchange(&client.raw(r#"{"names":["notes"]}"#).on("tool.list").by(agent)).await.body();
         assert!(agent != "ana" || !list.to_string().contains("tenant") && !list.to_string().contains("acme"), "{list}");
@@ -106,20 +106,20 @@ async fn arguments_that_are_set_reach_the_backend_and_are_neither_shown_nor_take
     let given = by(&client, "bruno", "notes", &json!({"id": "b", "tenant": "own"}));
     assert_eq!(client.exchange(&given).await.content(), "worked for b-own");
 
-    let mut told = Vec::new();
+    let mut errors = Vec::new();
     for value in ["acme", "other"] {
         let reply = client.exchange(&by(&client, "ana", "notes", &json!({"id": "c", "tenant": value}))).await;
         assert_eq!(reply.code(), "invalid_arguments");
-        told.push(reply.error());
+        errors.push(reply.error());
     }
-    assert_eq!(told[0], told[1], "not even whether it was guessed");
-    insta::assert_snapshot!(told[0], @"The argument `tenant` is set by the operator. Leave it out.");
+    assert_eq!(errors[0], errors[1], "not even whether it was guessed");
+    insta::assert_snapshot!(errors[0], @"The argument `tenant` is set by the operator. Leave it out.");
     assert_eq!(backend.total(), 2);
     daemon.stop(&site).await;
 }
 
 #[tokio::test]
-async fn each_agent_comes_to_the_backend_with_its_own_credentials_or_not_at_all() {
+async fn each_agent_reaches_the_backend_with_its_own_credentials_or_not_at_all() {
     let backend = Backend::start().await;
     let auths = [
         (
@@ -145,13 +145,13 @@ async fn each_agent_comes_to_the_backend_with_its_own_credentials_or_not_at_all(
         assert_eq!(call(agent, tool, id).await.content(), format!("worked for {id}"));
         assert_eq!(seen(id, header), expected, "{agent} calls {tool}");
     }
-    let mut told = Vec::new();
+    let mut messages = Vec::new();
     for (agent, tool) in [("bruno", "key"), ("dora", "key"), ("dora", "bearer"), ("ANA", "bearer")] {
         let body = call(agent, tool, "none").await.body();
         assert_eq!((&body["isRetryable"], &body["outcome"]), (&json!(false), &json!("not_started")));
-        told.push(format!("{agent}: {}: {}", body["code"].as_str().unwrap(), body["message"].as_str().unwrap()));
+        messages.push(format!("{agent}: {}: {}", body["code"].as_str().unwrap(), body["message"].as_str().unwrap()));
     }
-    insta::assert_snapshot!(told.join("\n"), @"
+    insta::assert_snapshot!(messages.join("\n"), @"
     bruno: auth_required: Tool 'key' needs credentials of the agent that calls it, and has none for this one. Only an operator can add them.
     dora: auth_required: Tool 'key' needs credentials of the agent that calls it, and has none for this one. Only an operator can add them.
     dora: auth_required: Tool 'bearer' needs credentials of the agent that calls it, and has none for this one. Only an operator can add them.

@@ -51,7 +51,7 @@ async fn world() -> (BrokerNamespace, Daemon, Client) {
 }
 
 #[tokio::test]
-async fn a_peer_gets_its_answer_on_its_topic_with_the_peers_properties() {
+async fn a_peer_gets_its_reply_on_its_topic_with_the_peers_properties() {
     let (site, daemon, client) = world().await;
     let body = r#"{"toolCallId":"call_1","toolName":"echo","arguments":"{\u0022text\u0022:\u0022rust amqp\u0022}","sessionId":"session/abc123","batchId":null}"#;
     let request = peers_request(&client, body);
@@ -90,7 +90,7 @@ async fn a_peer_gets_its_answer_on_its_topic_with_the_peers_properties() {
 }
 
 #[tokio::test]
-async fn a_peer_that_asks_for_an_unknown_tool_gets_the_peers_error() {
+async fn a_peer_that_requests_an_unknown_tool_gets_the_peers_error() {
     let (site, daemon, client) = world().await;
     let body = r#"{"toolCallId":"call_1","toolName":"no_such_tool","arguments":null,"sessionId":null}"#;
     let reply = client.exchange(&peers_request(&client, body)).await;
@@ -137,7 +137,7 @@ async fn two_daemons_share_the_requests_of_one_queue() {
         sources.insert(client.reply(request).await.header("rb-source").to_owned());
     }
     assert_eq!(sources.into_iter().collect::<Vec<_>>(), ["one", "two"]);
-    assert_eq!(client.received().len(), requests.len(), "one answer each");
+    assert_eq!(client.received().len(), requests.len(), "one reply each");
     one.stop(&site).await;
     two.stop(&site).await;
 }

@@ -25,7 +25,7 @@ fn lines(run: &Run) -> Vec<Value> {
 }
 
 #[tokio::test]
-async fn a_python_client_calls_a_rest_tool_and_gets_the_answer_on_its_own_queue() {
+async fn a_python_client_calls_a_rest_tool_and_gets_the_reply_on_its_own_queue() {
     let (site, backend) = (BrokerNamespace::shared().await, Backend::start().await);
     let daemon = Daemon::start(&site, &backend.endpoint("get_weather", "/weather/{city}", CITY, "")).await;
     let object = json!({"body": {"toolName": "get_weather", "arguments": {"city": "Quito"}}}).to_string();
@@ -63,7 +63,7 @@ async fn a_python_client_calls_a_rest_tool_and_gets_the_answer_on_its_own_queue(
 }
 
 #[tokio::test]
-async fn the_shipped_example_calls_a_tool_as_the_readme_says() {
+async fn the_shipped_example_calls_a_tool_as_the_readme_describes() {
     let (mut site, backend) = (BrokerNamespace::shared().await, Backend::start().await);
     // The example uses the default exchange of the configuration; no other test does.
     site.exchange = "rockbot".to_owned();
@@ -76,15 +76,15 @@ async fn the_shipped_example_calls_a_tool_as_the_readme_says() {
     assert_eq!(run.code, 1);
     insta::assert_snapshot!(run.err.trim(), @"tool_not_found: Tool 'get_wether' is not registered. Did you mean 'get_weather'? (retryable: False)");
     let mistakes = [(&["get_weather", "{city"][..], "the arguments are not JSON: "), (&[], "Calls a tool with")];
-    for (arguments, told) in mistakes {
+    for (arguments, message) in mistakes {
         let run = python(&example, arguments, &environment).await;
-        assert!(run.code == 1 && run.err.starts_with(told), "{run:?}");
+        assert!(run.code == 1 && run.err.starts_with(message), "{run:?}");
     }
     daemon.stop(&site).await;
 }
 
 #[tokio::test]
-async fn properties_that_are_no_text_are_answered_and_cost_no_connection() {
+async fn requests_with_properties_that_are_no_text_get_a_reply_and_cost_no_connection() {
     let site = BrokerNamespace::shared().await;
     let daemon = Daemon::start(&site, "[tools]\necho = true\n").await;
     let requests: Vec<String> = [

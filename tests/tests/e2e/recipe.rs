@@ -1,5 +1,5 @@
 //! A broker with the limits of `deploy/rabbitmq/rabbitmq.conf`, the users and permissions of `definitions.json` there, and
-//! the text that tells of them.
+//! the document about them.
 
 use std::path::Path;
 
@@ -13,11 +13,11 @@ use toolbus_testing::rabbit::RabbitNode;
 
 /// Document that operators read.
 pub(crate) const RECIPE: &str = include_str!("../../../docs/rabbitmq.md");
-/// Everybody whom the definitions name.
+/// Users of the definitions.
 pub(crate) const USERS: [&str; 6] = ["toolbus", "operator", "observer", "svc-ana", "svc-bruno", "svc-worker"];
 /// The virtual host of the definitions.
 pub(crate) const VHOST: &str = "tools";
-/// Everybody's password.
+/// Password of every user.
 pub(crate) const PASSWORD: &str = "a-password-of-the-tests";
 
 /// A node with the shipped limits and definitions, and passwords.

@@ -40,7 +40,7 @@ async fn a_reload_takes_over_policy_limits_and_endpoints() {
     assert_eq!(client.exchange(&work(&client, "work", "policy")).await.content(), "worked for policy");
     let echo = client.request("echo", &json!({"text": "x"})).by("ana");
     assert_eq!(client.exchange(&echo).await.code(), "tool_not_found");
-    assert_ne!(pong(&client).await["configDigest"], digest, "a ping tells which configuration runs");
+    assert_ne!(pong(&client).await["configDigest"], digest, "a ping shows which configuration runs");
 
     let limited = "tool_rate_limits = { work = { rps = 0.001, burst = 1 } }";
     daemon.reload(&rules(limited, &work_tool)).await;
@@ -62,7 +62,7 @@ async fn a_reload_takes_over_policy_limits_and_endpoints() {
 }
 
 #[tokio::test]
-async fn a_wrong_file_changes_nothing_and_every_mistake_is_told_once() {
+async fn a_wrong_file_changes_nothing_and_every_mistake_is_reported_once() {
     let backend = Backend::start().await;
     let right = rules("allowed_tools = [\"work\"]", &backend.tool("work", "/work?id={id}", ""));
     let (site, daemon, client) = Daemon::with_client(&right).await;
@@ -71,9 +71,9 @@ async fn a_wrong_file_changes_nothing_and_every_mistake_is_told_once() {
     let wrong = rules(mistakes, &backend.tool("work", "/work?id={id}", "timeout = \"never\""));
     let line = daemon.reload(&wrong).await;
     assert_eq!((line["message"].as_str(), line["level"].as_str()), (Some(REFUSED), Some("ERROR")));
-    let told = line["error"].as_str().unwrap();
+    let error = line["error"].as_str().unwrap();
     for mistake in ["nowhere", "allowed_tols", "agents.ana.max_in_flight", "rest.endpoints[0].timeout"] {
-        assert_eq!(told.matches(mistake).count(), 1, "{mistake} in {told}");
+        assert_eq!(error.matches(mistake).count(), 1, "{mistake} in {error}");
         assert_eq!(daemon.text().matches(mistake).count(), 1, "{mistake} in {}", daemon.text());
     }
     for broken in ["[agents", "[profiles.main]\nallowed_sources = [\"*\"]\n"] {
@@ -101,7 +101,7 @@ async fn a_call_under_way_keeps_the_tool_that_it_began_with() {
 }
 
 #[tokio::test]
-async fn what_waits_for_a_restart_is_named() {
+async fn sections_that_need_a_restart_are_named() {
     let (site, daemon, client) = Daemon::with_client("[tools]\necho = true\n").await;
     let changed = "[tools]\necho = false\nrequired = [\"current_time\"]\n[invoke]\nmax_in_flight = 7\n[daemon]\n\
                    socket = \"other.sock\"\n[store]\nurl = \"sqlite:x.db\"\n[ledger]\nttl = \"1h\"\n[audit]\nfile = \"audit.jsonl\"\n\
@@ -123,9 +123,9 @@ async fn what_waits_for_a_restart_is_named() {
 }
 
 #[tokio::test]
-async fn how_callers_are_told_apart_changes_with_a_restart_alone() {
+async fn how_callers_are_identified_changes_with_a_restart_alone() {
     let (site, daemon, client) = Daemon::with_client("[tools]\necho = true\n").await;
-    // Rules that would be checked for verified callers, and then be kept for whoever claims to be one.
+    // Rules that would be checked for verified callers, and then hold for any caller that claims to be one.
     for identity in ["source = \"broker\"", "agent = \"ana\""] {
         let rules = format!("[tools]\necho = true\n[identity]\n{identity}\n[agents.ana]\nallowed_tools = [\"echo\"]\n");
         let line = daemon.reload(&rules).await;
@@ -157,8 +157,8 @@ async fn a_layer_that_loses_the_agents_opens_nothing_until_that_is_written() {
         assert_eq!(by_stranger().await, "tool_not_found", "{lost:?}");
         let check = daemon.operate(&["check", "--config", "site.toml", "--config", "more.toml"]).await;
         assert_eq!(check.code, 0, "by itself it is in order: {check:?}");
-        let asking = ["check", "--config", "site.toml", "--config", "more.toml", "--socket", "toolbus.sock"];
-        let check = daemon.operate(&asking).await;
+        let arguments = ["check", "--config", "site.toml", "--config", "more.toml", "--socket", "toolbus.sock"];
+        let check = daemon.operate(&arguments).await;
         assert_eq!(check.code, 2, "{check:?}");
         assert!(check.err.contains(error), "{check:?}");
     }
@@ -200,7 +200,7 @@ async fn no_call_is_lost_while_the_configuration_is_reloaded_over_and_over() {
     };
     let (sent, ()) = tokio::join!(calling, reloading);
     assert!(sent.len() > RELOADS, "{} calls", sent.len());
-    eventually("every answer", async || (client.received().len() >= sent.len()).then_some(())).await;
+    eventually("every reply", async || (client.received().len() >= sent.len()).then_some(())).await;
     for (number, request) in sent.iter().enumerate() {
         let replies = client.replies_to(&request.correlation);
         let contents: Vec<_> = replies.iter().map(|reply| reply.content()).collect();

@@ -153,7 +153,7 @@ async fn a_thousand_calls_that_wait_for_another_daemon_hold_no_thread_and_little
     for request in &lab.received()[1..] {
         reply(request).await;
     }
-    eventually("all answers", async || (client.count() > CALLS).then_some(())).await;
+    eventually("all replies", async || (client.count() > CALLS).then_some(())).await;
     assert!(client.received().iter().all(|message| message.content() == "hi"));
     front.stop(&site).await;
 }

@@ -10,7 +10,7 @@ use toolbus_testing::patience::eventually;
 use crate::least_privilege::try_all;
 use crate::recipe::{Fixture, PASSWORD, VHOST};
 
-/// As in `least_privilege`: what each user tries, what comes of it, and with which names.
+/// Attempts of each user, their outcomes and names, as in `least_privilege`.
 const ATTEMPTS: &str = "
 toolbus | publish | yes | rockbot tool.invoke.lab, rockbot tool.list.lab, rockbot tool.cancel, rockbot tool.ping
 toolbus | publish | yes | rockbot tool.invoke.provider.billing, rockbot tool.list.provider.billing
@@ -80,7 +80,7 @@ async fn complains(daemon: &Daemon, text: &str) {
     daemon.remote_set(text, |set| last_error(set).contains(text)).await;
 }
 
-/// Waits until the operator reads that access to this is refused. RabbitMQ 4 says which kind of access, before the word.
+/// Waits until the operator reads that access to this is refused. RabbitMQ 4 names the kind of access before the word.
 async fn is_refused_access(daemon: &Daemon, to: &str) {
     let text = format!("access to {to}");
     let is_so = |set: &Value| last_error(set).contains("ACCESS_REFUSED - ") && last_error(set).contains(&text);
@@ -130,7 +130,7 @@ fn signed(request: &Message, from: &Client, login: &str, kind: &str, body: &Valu
 }
 
 #[tokio::test]
-async fn with_the_shipped_permissions_a_program_provides_tools_that_no_other_login_can_list_or_answer_for() {
+async fn with_the_shipped_permissions_no_other_login_can_list_the_tools_of_a_program_or_reply_for_it() {
     let fixture = Fixture::new().await.with_remote().await;
     // Another login, that may do everything: it hears all that the program hears.
     fixture.node.ctl(&["add_user", "thief", PASSWORD]).await;
@@ -145,20 +145,20 @@ async fn with_the_shipped_permissions_a_program_provides_tools_that_no_other_log
         eventually(topic, async || all().nth(earlier)).await
     };
     let front = Daemon::start(&fixture.site, &FRONT.replace("tool.invoke.lab", calls)).await;
-    let asked = came(&thief, lists, 0).await;
-    thief.publish("", &list(&asked, &thief, "thief", "steal")).await;
+    let incoming = came(&thief, lists, 0).await;
+    thief.publish("", &list(&incoming, &thief, "thief", "steal")).await;
     front.remote_set("the list of any login on the topic", |set| set["phase"] == "ready").await;
 
     front.reload(&FRONT.replace("topic = \"tool.invoke.lab\"\n", "provider = \"billing\"\n")).await;
     front.remote_set("no list of another login", |set| set["phase"] == "waiting").await;
-    let asked = came(&thief, lists, 1).await;
-    thief.publish("", &list(&asked, &thief, "thief", "steal")).await;
+    let incoming = came(&thief, lists, 1).await;
+    thief.publish("", &list(&incoming, &thief, "thief", "steal")).await;
     complains(&front, "a reply came from the login `thief`, which is not the agent `billing`").await;
     let program = fixture.provider("billing").await;
     let announcement = program.raw("{}").on("tool.announce").of_type("Toolbus.ToolAnnouncement");
     program.send(&announcement).await;
-    let asked = came(&program, lists, 0).await;
-    program.publish("", &list(&asked, &program, "billing", "find_invoice")).await;
+    let incoming = came(&program, lists, 0).await;
+    program.publish("", &list(&incoming, &program, "billing", "find_invoice")).await;
     let set = front.remote_set("the tools of the program", |set| set["phase"] == "ready").await;
     assert_eq!((&set["tools"], &set["lastError"]), (&json!(1), &Value::Null));
 
@@ -166,22 +166,22 @@ async fn with_the_shipped_permissions_a_program_provides_tools_that_no_other_log
     let request = ana.request("lab.find_invoice", &json!({}));
     let request = request.with(|properties| properties.with_user_id("svc-ana".into()));
     ana.send(&request).await;
-    let asked = came(&program, calls, 0).await;
-    let caller = (asked.header("rb-source"), asked.properties.user_id().as_ref().map(|user| user.as_str()));
+    let incoming = came(&program, calls, 0).await;
+    let caller = (incoming.header("rb-source"), incoming.properties.user_id().as_ref().map(|user| user.as_str()));
     assert_eq!(caller, ("ana", Some("toolbus")));
     let result = |content: &str| {
-        let id = &asked.body()["toolCallId"];
+        let id = &incoming.body()["toolCallId"];
         json!({"toolCallId": id, "toolName": "find_invoice", "content": content, "isError": false})
     };
     let kind = "RockBot.Tools.ToolInvokeResponse";
-    thief.publish("", &signed(&asked, &thief, "thief", kind, &result("forged"))).await;
-    program.publish("", &signed(&asked, &program, "billing", kind, &result("paid"))).await;
+    thief.publish("", &signed(&incoming, &thief, "thief", kind, &result("forged"))).await;
+    program.publish("", &signed(&incoming, &program, "billing", kind, &result("paid"))).await;
     assert_eq!(ana.reply(&request).await.content(), "paid");
     front.stop(&fixture.site).await;
 }
 
 #[tokio::test]
-async fn with_the_shipped_permissions_bridges_are_asked_and_one_that_answers_on_topics_is_learnt() {
+async fn with_the_shipped_permissions_bridges_are_queried_and_one_that_replies_on_topics_is_learnt() {
     let fixture = Fixture::new().await.with_remote().await;
     // A bridge of the peers, which the test is, with every permission.
     fixture.node.ctl(&["add_user", "bridge", PASSWORD]).await;

@@ -69,7 +69,7 @@ async fn an_agent_gets_a_table_reads_the_outline_and_chunks_and_together_they_ar
 }
 
 #[tokio::test]
-async fn the_model_of_a_caller_decides_and_who_cannot_read_chunks_gets_the_beginning() {
+async fn the_model_of_a_caller_decides_and_a_caller_that_cannot_read_chunks_gets_the_beginning() {
     let (site, daemon, client) = Daemon::with_client(RULES).await;
     let text = "x".repeat(5000);
     assert_eq!(call(&client, "ana", None, "echo", json!({"text": text})).await, text);

@@ -119,7 +119,7 @@ async fn of_two_daemons_on_one_store_one_publishes_and_the_other_takes_over_when
 }
 
 #[tokio::test]
-async fn a_task_for_once_waits_for_a_queue_and_ends_when_that_has_its_message() {
+async fn a_one_time_task_waits_for_a_queue_and_ends_with_its_message() {
     let (site, daemon, client) = Daemon::with_client(RULES).await;
     let task = json!({"name": "once", "cron": "* * * * * *", "description": "Say it once", "run_once": true});
     client.text("ana", "schedule_task", &task).await;
@@ -196,7 +196,7 @@ async fn a_scheduled_call_that_was_running_when_the_daemon_was_killed_is_not_mad
 }
 
 #[tokio::test]
-async fn what_is_due_while_the_store_is_away_is_published_once_when_it_is_back() {
+async fn tasks_due_while_the_store_is_away_are_published_once_when_it_is_back() {
     const AWAY: &str = "scheduled tasks cannot be read: none is published";
     let redis = RedisServer::start().await;
     let (site, daemon, client) = Daemon::with_client(&format!("{RULES}[store]\nurl = \"{}\"\n", redis.url())).await;
@@ -218,7 +218,7 @@ async fn what_is_due_while_the_store_is_away_is_published_once_when_it_is_back()
 }
 
 #[tokio::test]
-async fn a_daemon_that_stood_still_publishes_nothing_that_another_one_has_published() {
+async fn a_daemon_that_stood_still_publishes_nothing_that_another_has_published() {
     let (site, redis) = (BrokerNamespace::shared().await, RedisServer::start().await);
     let rules = format!("{RULES}[store]\nurl = \"{}\"\n", redis.url());
     let first = Daemon::start(&site, &rules).await;

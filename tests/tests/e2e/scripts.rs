@@ -1,7 +1,6 @@
 //! Requests for scripts as RockBot's agents publish them, under the users and permissions of the recipe. The parts look at scripts and
 //! commands in the daemon that serves.
 
-mod answers;
 mod confined;
 mod elsewhere;
 mod levels;
@@ -9,6 +8,7 @@ mod life;
 mod memory;
 mod pods;
 mod requests;
+mod results;
 mod seen;
 pub(crate) mod setup;
 mod steps;
@@ -48,37 +48,37 @@ fn request(client: &Client, name: &str, script: Option<&str>) -> Request {
 }
 
 /// The body of a reply, which is of the one type that agents read.
-fn told(reply: &Message) -> Value {
+fn reply_body(reply: &Message) -> Value {
     assert_eq!((reply.kind(), &*reply.exchange), ("RockBot.Scripts.ScriptInvokeResponse", "rockbot"));
     reply.body()
 }
 
 #[tokio::test]
-async fn a_request_for_a_script_is_answered_on_its_agents_topic_in_the_one_form_that_agents_read() {
+async fn a_request_for_a_script_gets_its_reply_on_the_agents_topic_in_the_form_that_agents_read() {
     let fixture = Fixture::new().await;
     let daemon = daemon(&fixture).await;
     let (ana, bruno) = (fixture.agent("svc-ana").await, fixture.agent("svc-bruno").await);
-    let refused = |asked: &Request, text: &str| {
+    let refused = |sent: &Request, text: &str| {
         json!({
-            "toolCallId": asked.correlation, "output": null, "stderr": text,
+            "toolCallId": sent.correlation, "output": null, "stderr": text,
             "exitCode": -1, "isSuccess": false, "elapsedMs": 0
         })
     };
 
-    let asked = request(&ana, "ana", None);
-    let reply = ana.exchange(&asked).await;
+    let sent = request(&ana, "ana", None);
+    let reply = ana.exchange(&sent).await;
     assert_eq!(reply.routing_key, "script.result.ana");
-    assert_eq!(told(&reply), refused(&asked, "The request is not usable: missing member `script`."));
+    assert_eq!(reply_body(&reply), refused(&sent, "The request is not usable: missing member `script`."));
 
-    let asked = request(&bruno, "bruno", Some("print('hi')"));
-    let reply = bruno.exchange(&asked).await;
+    let sent = request(&bruno, "bruno", Some("print('hi')"));
+    let reply = bruno.exchange(&sent).await;
     assert_eq!(reply.routing_key, "script.result.bruno");
-    assert_eq!(told(&reply), refused(&asked, "Tool 'execute_python_script' is not registered."));
+    assert_eq!(reply_body(&reply), refused(&sent, "Tool 'execute_python_script' is not registered."));
     daemon.stop(&fixture.site).await;
 }
 
 #[tokio::test]
-async fn a_daemon_without_the_part_for_scripts_has_no_queue_of_them() {
+async fn a_daemon_without_scripts_has_no_script_queue() {
     let fixture = Fixture::new().await;
     let daemon = Daemon::start(&fixture.site, "[tools]\necho = true\n").await;
     let connection = fixture.connect("toolbus").await;

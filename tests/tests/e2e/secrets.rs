@@ -22,7 +22,7 @@ const BROKER: &str = "br0ker-p4ssword-of-nobody";
 const SECRETS: [&str; 5] = [BEARER, BASIC, LEAK, ADMIN, BROKER];
 const PROGRAM: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/python/mcp_leaking.py");
 
-/// Answers with the request's headers, or with what it is asked to say.
+/// A server that responds with the request's headers, or with the given text.
 struct Parrot {
     base: String,
     _server: JoinSet<()>,
@@ -43,7 +43,7 @@ impl Parrot {
                     (StatusCode::FOUND, [(header::LOCATION, location)]).into_response()
                 }),
             )
-            .route("/say", get(async |Query(said): Query<Vec<(String, String)>>| said[0].1.clone()));
+            .route("/say", get(async |Query(query): Query<Vec<(String, String)>>| query[0].1.clone()));
         let mut server = JoinSet::new();
         server.spawn(async move { drop(axum::serve(listener, routes).await) });
         Self { base, _server: server }
@@ -97,18 +97,18 @@ fn assert_no_secret(what: &str, text: &str) {
 }
 
 #[tokio::test]
-async fn no_endpoint_and_no_caller_brings_a_secret_into_an_answer() {
+async fn no_endpoint_and_no_caller_brings_a_secret_into_a_reply() {
     let (site, _parrot, daemon, client) = started("").await;
     for (tool, expected) in [("headers", "[redacted]"), ("refused", "[redacted]"), ("elsewhere", "HTTP 302 Found")] {
-        let told = client.call(tool, &json!({})).await.body().to_string();
-        assert!(told.contains(expected), "{tool}: {told}");
-        assert_no_secret(tool, &told);
-        assert!(!told.contains("YjRzaWMtcCVzcy93b3Jk"), "{tool}: {told}");
+        let reply = client.call(tool, &json!({})).await.body().to_string();
+        assert!(reply.contains(expected), "{tool}: {reply}");
+        assert_no_secret(tool, &reply);
+        assert!(!reply.contains("YjRzaWMtcCVzcy93b3Jk"), "{tool}: {reply}");
     }
     // An endpoint that has none of them.
-    for said in [BEARER, "b4sic-p%25ss%2Fword", LEAK, ADMIN, "bDNhay10MGtlbi1vZi10aGUtc2VydmVy"] {
-        let reply = client.call("say", &json!({"text": format!("<{said}>")})).await;
-        assert_eq!(reply.content(), "<[redacted]>", "{said}");
+    for secret in [BEARER, "b4sic-p%25ss%2Fword", LEAK, ADMIN, "bDNhay10MGtlbi1vZi10aGUtc2VydmVy"] {
+        let reply = client.call("say", &json!({"text": format!("<{secret}>")})).await;
+        assert_eq!(reply.content(), "<[redacted]>", "{secret}");
     }
     let ordinary = "an-ordinary-word, 12345678901 \"quoted\" \\ ünï [redacted] l3ak-t0ken";
     assert_eq!(client.call("say", &json!({"text": ordinary})).await.content(), ordinary);
@@ -117,7 +117,7 @@ async fn no_endpoint_and_no_caller_brings_a_secret_into_an_answer() {
 }
 
 #[tokio::test]
-async fn a_server_that_repeats_its_token_everywhere_hands_nothing_over() {
+async fn a_server_that_repeats_its_token_everywhere_leaks_nothing() {
     let (site, _parrot, daemon, client) = started("").await;
     let request = client.request("leak", &json!({"how": "environment"})).header("rb-rb-progress", "1");
     client.send(&request).await;
@@ -138,12 +138,12 @@ async fn a_server_that_repeats_its_token_everywhere_hands_nothing_over() {
     assert!(listed.contains("Works with [redacted]."), "{listed}");
     assert_no_secret("the list of tools", &listed);
     let http = reqwest::Client::builder().no_proxy().build().unwrap();
-    let told = http.get(format!("http://{}/v1/mcp/leaking", daemon.listen())).bearer_auth(ADMIN).send().await.unwrap();
-    let told = told.text().await.unwrap();
-    let status: Value = serde_json::from_str(&told).unwrap();
+    let shown = http.get(format!("http://{}/v1/mcp/leaking", daemon.listen())).bearer_auth(ADMIN).send().await.unwrap();
+    let shown = shown.text().await.unwrap();
+    let status: Value = serde_json::from_str(&shown).unwrap();
     assert_eq!(status["stderr"][0], "started with [redacted]");
     assert_eq!(status["hidden"][0]["name"], "leak_[redacted]");
-    assert_no_secret("the server's status", &told);
+    assert_no_secret("the server's status", &shown);
     assert_no_secret("/status", &daemon.get("/status").await.unwrap().1.to_string());
     assert_no_secret("the log", &daemon.text());
     daemon.stop(&site).await;
@@ -180,10 +180,10 @@ async fn a_broker_that_cannot_be_reached_is_logged_without_its_password_at_every
     );
     let daemon = Daemon::launch(&site, &more, &[]).await;
     daemon.blocked_by("disconnected").await;
-    let said =
+    let log =
         eventually("a line about the broker", async || Some(daemon.text()).filter(|text| text.contains("127.0.0.1:1")))
             .await;
-    assert_no_secret("the log", &said);
+    assert_no_secret("the log", &log);
     assert_no_secret("/readyz", &daemon.get("/readyz").await.unwrap().1.to_string());
     assert_no_secret("/status", &daemon.get("/status").await.unwrap().1.to_string());
     daemon.end().await;
@@ -198,7 +198,7 @@ async fn a_secret_that_a_reload_brings_is_removed_from_then_on() {
     let line = daemon.reload(&parrot.config().replace(BEARER, new)).await;
     assert_eq!(line["message"], "reload: done", "{line}");
     assert_eq!(say().await, "[redacted] [redacted]", "the old one may be in use elsewhere");
-    // The log names the tool that a refused call asked for.
+    // The log names the requested tool of a refused call.
     assert_eq!(client.call(new, &json!({})).await.code(), "tool_not_found");
     let refused = eventually("the refusal", async || daemon.logged("a call was refused").into_iter().next()).await;
     assert_eq!(refused["asked"], "[redacted]");

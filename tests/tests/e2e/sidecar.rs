@@ -50,7 +50,7 @@ fn small(client: &Client, topic: &str, agent: &str, body: &Value) -> Request {
 }
 
 #[tokio::test]
-async fn a_sidecar_has_queues_and_a_topic_of_its_own_on_which_everybody_is_its_agent() {
+async fn a_sidecar_has_queues_and_a_topic_of_its_own_on_which_every_caller_is_its_agent() {
     let (site, backend) = (BrokerNamespace::shared().await, Backend::start().await);
     let ana = Sidecar::start(&site, "ana", &backend).await;
     for (queue, consumers) in [("invoke", 1), ("control", 1), ("invoke.dlq", 0), ("control.dlq", 0)] {
@@ -71,7 +71,7 @@ async fn a_sidecar_has_queues_and_a_topic_of_its_own_on_which_everybody_is_its_a
 }
 
 #[tokio::test]
-async fn what_others_send_on_shared_topics_is_settled_without_a_word() {
+async fn messages_for_others_on_shared_topics_are_acknowledged_without_a_reply() {
     let (site, backend) = (BrokerNamespace::shared().await, Backend::start().await);
     let ana = Sidecar::start(&site, "ana", &backend).await;
     let client = Client::connect(&site).await;
@@ -101,22 +101,22 @@ async fn what_others_send_on_shared_topics_is_settled_without_a_word() {
     for request in &foreign {
         client.send(request).await;
     }
-    // Answers come in the order of a queue: what was sent before on each has been settled.
+    // Replies come in the order of a queue: earlier messages on each have been settled.
     assert_eq!(client.exchange(&echo(&client, &ana.agent)).await.content(), ana.agent);
     let list = small(&client, "tool.list", &ana.agent, &json!({}));
     assert_eq!(client.exchange(&list).await.body()["tools"].as_array().unwrap().len(), 2);
     let cancel = |id: &str| small(&client, "tool.cancel", &ana.agent, &json!({"toolCallId": id}));
     assert_eq!(client.exchange(&cancel("unknown")).await.body()["cancelled"], false);
-    assert_eq!(client.replies_to(&held.correlation), [], "nobody else's cancel reached it");
+    assert_eq!(client.replies_to(&held.correlation), [], "no other agent's cancel reached it");
     assert_eq!(client.exchange(&cancel("c1")).await.body()["cancelled"], true);
     assert_eq!(client.reply(&held).await.code(), "cancelled");
     eventually("empty queues", async || (site.ready(&ana.site.queue()).await == 0).then_some(())).await;
     ana.stop().await;
-    assert_eq!(client.caught_up().await.len(), 5, "nobody else was answered");
+    assert_eq!(client.caught_up().await.len(), 5, "no other agent got a reply");
 }
 
 #[tokio::test]
-async fn two_sidecars_beside_each_other_answer_each_their_own_agent_once() {
+async fn two_sidecars_beside_each_other_reply_each_to_their_own_agent_once() {
     let (site, backend) = (BrokerNamespace::shared().await, Backend::start().await);
     let ana = Sidecar::start(&site, "ana", &backend).await;
     let bruno = Sidecar::start(&site, "bruno", &backend).await;
@@ -131,10 +131,10 @@ async fn two_sidecars_beside_each_other_answer_each_their_own_agent_once() {
             sent += 2;
         }
     }
-    // By its own topic, whoever asks.
+    // The topic decides, not the caller.
     let of_bruno = echo(&client, &ana.agent).on(&bruno.topic());
     assert_eq!(client.exchange(&of_bruno).await.header("rb-source"), "sidecar-of-bruno");
     ana.stop().await;
     bruno.stop().await;
-    assert_eq!(client.caught_up().await.len(), sent + 1, "one answer each");
+    assert_eq!(client.caught_up().await.len(), sent + 1, "one reply each");
 }

@@ -19,7 +19,7 @@ async fn a_broker_that_is_away_is_waited_for() {
     node.kill();
     let site = BrokerNamespace::on(&node);
     let daemon = Daemon::launch(&site, ECHO, &[]).await;
-    eventually("/readyz to say that the broker refuses", async || {
+    eventually("/readyz to report that the broker refuses", async || {
         let blocker = daemon.blocked_by("disconnected").await;
         blocker["detail"].as_str()?.contains("Connection refused").then_some(())
     })
@@ -35,33 +35,33 @@ async fn a_broker_that_is_away_is_waited_for() {
 }
 
 #[tokio::test]
-async fn a_refused_login_is_told_without_the_password() {
+async fn a_refused_login_is_reported_without_the_password() {
     let mut site = BrokerNamespace::shared().await;
     site.url = site.url.replace("guest:guest", "guest:hunter2");
     let mut daemon = Daemon::launch(&site, ECHO, &[]).await;
-    let told = eventually("the reason", async || {
+    let error = eventually("the reason", async || {
         let (_, status) = daemon.get("/status").await?;
         Some(status["broker"]["lastError"].as_str()?.to_owned())
     })
     .await;
-    assert!(told.contains("refused the login: check user and password in bus.url"), "{told}");
+    assert!(error.contains("refused the login: check user and password in bus.url"), "{error}");
     let (code, ready) = daemon.get("/readyz").await.unwrap();
     assert_eq!(code, 503);
     daemon.signal("TERM").await;
     assert_eq!(daemon.ended().await.code(), Some(0));
-    for shown in [told, ready.to_string(), daemon.text()] {
+    for shown in [error, ready.to_string(), daemon.text()] {
         assert!(!shown.contains("hunter2"), "{shown}");
     }
 }
 
 #[tokio::test]
-async fn a_queue_with_other_arguments_stops_the_daemon_with_what_to_do() {
+async fn a_queue_with_other_arguments_stops_the_daemon_with_a_remedy() {
     let site = BrokerNamespace::shared().await;
     site.declare(&site.queue(), BTreeMap::from([("x-max-length", AMQPValue::LongInt(7))])).await;
     let mut daemon = Daemon::spawn(&site, ECHO, &[]);
     assert_eq!(daemon.ended().await.code(), Some(1));
-    let told = daemon.text();
-    let last: serde_json::Value = serde_json::from_str(told.lines().last().unwrap()).unwrap();
+    let log = daemon.text();
+    let last: serde_json::Value = serde_json::from_str(log.lines().last().unwrap()).unwrap();
     assert_eq!(last["message"], "stopped by an error");
     let error = last["error"].as_str().unwrap().replace(&site.prefix, "PREFIX").replace(&site.exchange, "EXCHANGE");
     insta::assert_snapshot!(error, @"queue 'PREFIX.invoke' exists with another 'x-dead-letter-exchange' (received the value 'EXCHANGE.dlx' of type 'longstr' but current is none); delete the queue, or set bus.queue_prefix so that another one is used, or set bus.dead_letter_exchange to what it has");
@@ -106,7 +106,7 @@ async fn without_a_store_effects_are_known_in_the_state_folder_where_two_daemons
     }
     assert_eq!(std::fs::read_to_string(&runs).unwrap(), "x\n", "the effect happens once");
 
-    // Another name is another folder, and a folder that cannot be used is told with what is lost.
+    // Another name is another folder, and for a folder that cannot be used, what is lost is logged.
     let elsewhere = BrokerNamespace::shared().await;
     let config = counted(&runs);
     let (daemon, other) =
@@ -126,7 +126,7 @@ async fn without_a_store_effects_are_known_in_the_state_folder_where_two_daemons
 }
 
 #[tokio::test]
-async fn a_service_manager_hears_of_the_start_the_watchdog_and_the_end() {
+async fn a_service_manager_is_notified_of_the_start_the_watchdog_and_the_end() {
     let site = BrokerNamespace::shared().await;
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("notify");

@@ -83,7 +83,7 @@ async fn two_daemons_that_are_killed_in_turn_lose_no_call_and_run_none_twice() {
 }
 
 #[tokio::test]
-async fn a_call_whose_daemon_is_killed_while_it_runs_is_answered_with_an_unknown_outcome_and_not_run_again() {
+async fn a_call_whose_daemon_is_killed_gets_an_unknown_outcome_and_is_not_run_again() {
     let backend = Backend::start().await;
     let (site, daemon, client) =
         Daemon::with_client(&format!("{SQLITE}{}", backend.tool("hold", "/gate?id={id}", ""))).await;
@@ -94,9 +94,9 @@ async fn a_call_whose_daemon_is_killed_while_it_runs_is_answered_with_an_unknown
     let reply = client.reply(&request).await;
     assert!(is_unknown(&reply), "{reply:?}");
     backend.open();
-    // Whoever publishes it again gets the same reply.
+    // A request that is published again gets the same reply.
     client.send(&request).await;
-    let replies = eventually("the same answer", async || {
+    let replies = eventually("the same reply", async || {
         Some(client.replies_to(&request.correlation)).filter(|all| all.len() == 2)
     });
     let replies = replies.await;
@@ -106,7 +106,7 @@ async fn a_call_whose_daemon_is_killed_while_it_runs_is_answered_with_an_unknown
 }
 
 #[tokio::test]
-async fn an_answer_that_was_recorded_and_not_published_is_published_by_the_next_start_and_the_tool_not_run_again() {
+async fn a_recorded_reply_is_published_after_the_next_start_without_running_the_tool_again() {
     let (site, backend) = (BrokerNamespace::shared().await, Backend::start().await);
     let (proxy, behind) = site.proxied().await;
     let tools = backend.tool("hold", "/gate?id={id}", "");
@@ -146,7 +146,7 @@ async fn a_message_that_is_published_twice_runs_once_also_after_a_restart() {
     client.send(&request).await;
     let daemon = daemon.restarted().await;
     client.send(&request).await;
-    let replies = eventually("three answers", async || {
+    let replies = eventually("three replies", async || {
         Some(client.replies_to(&request.correlation)).filter(|all| all.len() == 3)
     });
     let replies = replies.await;

@@ -50,8 +50,8 @@ async fn a_task_is_worked_on_by_an_agent_of_the_pool_and_no_other_agents_result_
     report(&worker, "eve", result("a lie")).await;
     report(&worker, "worker", result("42")).await;
     let results = "RockBot.Host.SubagentResultMessage";
-    let told = eventually("the result", async || of_type(&ana, results).await.pop()).await;
-    assert_eq!((&told.body()["output"], &told.body()["taskId"]), (&json!("42"), &json!(id)));
+    let reported = eventually("the result", async || of_type(&ana, results).await.pop()).await;
+    assert_eq!((&reported.body()["output"], &reported.body()["taskId"]), (&json!("42"), &json!(id)));
     // Not before: of two at once either may be the first.
     report(&worker, "worker", result("43")).await;
     let listed = ana.text("ana", "list_subagents", &json!({})).await;

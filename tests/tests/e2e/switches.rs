@@ -22,7 +22,7 @@ async fn operated(daemon: &Daemon, arguments: &[&str]) -> String {
 }
 
 #[tokio::test]
-async fn a_tool_an_agent_or_a_source_is_off_from_the_next_call_on_and_on_again() {
+async fn a_disabled_tool_agent_or_source_is_refused_from_the_next_call_until_enabled() {
     let (site, daemon, client) = Daemon::with_client(RULES).await;
     let calls = [("ana", "echo"), ("ana", "current_time"), ("bruno", "echo")];
     for (kind, name, expected) in [
@@ -44,7 +44,7 @@ async fn a_tool_an_agent_or_a_source_is_off_from_the_next_call_on_and_on_again()
 }
 
 #[tokio::test]
-async fn what_is_off_stays_off_over_a_restart_and_is_shown() {
+async fn disabled_tools_and_agents_stay_disabled_over_a_restart_and_are_shown() {
     let site = BrokerNamespace::shared().await;
     let daemon = Daemon::start(&site, RULES).await;
     operated(&daemon, &["disable", "tool", "echo"]).await;
@@ -93,7 +93,7 @@ async fn what_is_off_stays_off_over_a_restart_and_is_shown() {
 #[tokio::test]
 async fn a_broken_store_stops_the_start_before_any_call_can_pass() {
     let site = BrokerNamespace::shared().await;
-    let mut told = Vec::new();
+    let mut errors = Vec::new();
     for file in ["broken.db", "missing/toolbus.db"] {
         let store = tempfile::tempdir().unwrap();
         std::fs::write(store.path().join("broken.db"), "no database ".repeat(1000)).unwrap();
@@ -105,9 +105,9 @@ async fn a_broken_store_stops_the_start_before_any_call_can_pass() {
         let log = daemon.text();
         let line = log.lines().find(|line| line.contains("[store]")).unwrap_or_else(|| panic!("{log}"));
         let line: Value = serde_json::from_str(line).unwrap();
-        told.push(line["error"].as_str().unwrap().replace(&*store.path().to_string_lossy(), "FOLDER"));
+        errors.push(line["error"].as_str().unwrap().replace(&*store.path().to_string_lossy(), "FOLDER"));
     }
-    insta::assert_snapshot!(told.join("\n"), @"
+    insta::assert_snapshot!(errors.join("\n"), @"
     [store] the file `FOLDER/broken.db` cannot be used: it is not a database of SQLite; name another file
     [store] the file `FOLDER/missing/toolbus.db` cannot be used: its folder does not exist; create it, for the daemon's user alone
     ");

@@ -15,7 +15,7 @@ fn block(begin: &str) -> &'static str {
     rest.split("```").next().unwrap()
 }
 
-/// Record of what was called and said, without ids.
+/// Record of calls and messages, without ids.
 struct Transcript {
     text: String,
     ids: Vec<String>,
@@ -28,7 +28,7 @@ impl Transcript {
         self.text.push('\n');
     }
 
-    fn said(&mut self, from: &str, to: &str, message: &Message, fields: &[&str]) {
+    fn sent(&mut self, from: &str, to: &str, message: &Message, fields: &[&str]) {
         let body = message.body();
         self.ids.extend(body["taskId"].as_str().map(str::to_owned));
         let shown: Vec<String> = fields.iter().map(|field| format!("{field}: {}", body[field])).collect();
@@ -93,27 +93,27 @@ async fn two_agents_plan_find_help_delegate_and_report() {
     let task = json!({"name": "report", "cron": "* * * * * *", "description": "Report the total", "run_once": true});
     call(&mut transcript, "schedule_task", task).await;
     let due = message(&ana, "RockBot.Host.ScheduledTaskMessage").await;
-    transcript.said("toolbus", "ana", &due, &["taskName", "description"]);
+    transcript.sent("toolbus", "ana", &due, &["taskName", "description"]);
 
     let found = call(&mut transcript, "search_known_services", json!({"query": "add numbers"})).await;
     let found: Value = serde_json::from_str(&found).unwrap();
-    let asked = json!({"agent_name": found["results"][0]["id"], "skill": "sum", "message": "12 and 30", "wait": true});
-    let invoked = async { ana.exchange(&ana.request("invoke_agent", &asked).by("ana")).await };
+    let input = json!({"agent_name": found["results"][0]["id"], "skill": "sum", "message": "12 and 30", "wait": true});
+    let invoked = async { ana.exchange(&ana.request("invoke_agent", &input).by("ana")).await };
     let worked = async {
         let task = message(&bob, "RockBot.A2A.AgentTaskRequest").await;
         let numbers = task.body()["message"]["parts"][0]["text"].as_str().unwrap().to_owned();
         let total: u32 = numbers.split(" and ").map(|number| number.parse::<u32>().unwrap()).sum();
         let id = task.body()["taskId"].as_str().unwrap().to_owned();
-        let said = json!({"role": "agent", "parts": [{"kind": "text", "text": total.to_string()}]});
-        let result = bob.raw(json!({"taskId": id, "state": 3, "message": said}).to_string());
+        let outcome = json!({"role": "agent", "parts": [{"kind": "text", "text": total.to_string()}]});
+        let result = bob.raw(json!({"taskId": id, "state": 3, "message": outcome}).to_string());
         let result = result.on(task.properties.reply_to().clone().unwrap().as_str()).by("Bob");
         let result = result.of_type("RockBot.A2A.AgentTaskResult");
         bob.send(&result.with(|properties| properties.with_correlation_id(id.as_str().into()))).await;
         task
     };
     let (reply, task) = tokio::join!(invoked, worked);
-    transcript.said("toolbus", "Bob", &task, &["skill"]);
-    let total = transcript.called("ana", "invoke_agent", &asked, &reply);
+    transcript.sent("toolbus", "Bob", &task, &["skill"]);
+    let total = transcript.called("ana", "invoke_agent", &input, &reply);
 
     let steps = json!([
         {"id": "total", "tool": "echo", "params": {"text": total}},
@@ -128,7 +128,7 @@ async fn two_agents_plan_find_help_delegate_and_report() {
     let checked = json!({"description": format!("Check: 12 and 30. {report}")});
     let reply = ana.exchange(&ana.request("spawn_subagent", &checked).by("ana")).await;
     let task = message(&worker, "Toolbus.SubagentTaskMessage").await;
-    transcript.said("toolbus", "worker", &task, &["description"]);
+    transcript.sent("toolbus", "worker", &task, &["description"]);
     transcript.called("ana", "spawn_subagent", &checked, &reply);
     let is_right = task.body()["description"].as_str().unwrap().ends_with("The total is 42.");
     let output = if is_right { "It is right." } else { "It is wrong." };
@@ -136,9 +136,9 @@ async fn two_agents_plan_find_help_delegate_and_report() {
     let reported = worker.raw(body.to_string()).on("subagent.report").by("worker");
     worker.send(&reported.of_type("RockBot.Host.SubagentResultMessage")).await;
     let result = message(&ana, "RockBot.Host.SubagentResultMessage").await;
-    transcript.said("toolbus", "ana", &result, &["output"]);
+    transcript.sent("toolbus", "ana", &result, &["output"]);
     transcript.line(&format!("ana reports: {report} {}", result.body()["output"].as_str().unwrap()));
 
-    assert!(transcript.text == block("left out.\n\n```\n"), "the document says otherwise:\n{}", transcript.text);
+    assert!(transcript.text == block("left out.\n\n```\n"), "the document differs:\n{}", transcript.text);
     daemon.stop(&site).await;
 }

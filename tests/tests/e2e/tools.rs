@@ -7,7 +7,7 @@ use toolbus_e2e::backend::Backend;
 use toolbus_e2e::daemon::Daemon;
 
 #[tokio::test]
-async fn whether_a_timeout_may_be_retried_follows_from_the_method_and_its_text_has_the_whole_limit() {
+async fn the_method_decides_whether_a_timeout_may_be_retried_and_its_text_has_the_whole_limit() {
     let backend = Backend::start().await;
     let parameters = r#"{"type":"object","properties":{"id":{"type":"string"}},"required":["id"]}"#;
     let tool = |name: &str, keys: &str| {
@@ -30,15 +30,15 @@ async fn whether_a_timeout_may_be_retried_follows_from_the_method_and_its_text_h
     for request in &requests {
         client.send(request).await;
     }
-    let mut told = String::new();
+    let mut results = String::new();
     for ((tool, limit), request) in calls.iter().zip(&requests) {
         let body = client.reply(request).await.body();
         let text = |name: &str| body.get(name).and_then(serde_json::Value::as_str).unwrap_or("-").to_owned();
         let [code, outcome, message] = ["code", "outcome", "message"].map(text);
-        writeln!(told, "{tool} in {limit} ms: {code} | {outcome} | retryable {} | {message}", body["isRetryable"])
+        writeln!(results, "{tool} in {limit} ms: {code} | {outcome} | retryable {} | {message}", body["isRetryable"])
             .unwrap();
     }
-    insta::assert_snapshot!(told, @"
+    insta::assert_snapshot!(results, @"
     look in 1000 ms: timeout | - | retryable true | Tool 'look' did not answer within 1 s.
     put in 1000 ms: timeout | unknown | retryable true | Tool 'put' did not answer within 1 s. It may have had its effect: calling again may repeat that.
     post in 1000 ms: timeout | unknown | retryable true | Tool 'post' did not answer within 1 s. It may have had its effect: calling again may repeat that.
@@ -50,7 +50,7 @@ async fn whether_a_timeout_may_be_retried_follows_from_the_method_and_its_text_h
 }
 
 #[tokio::test]
-async fn results_that_are_too_large_or_no_text_are_failures_with_one_answer_each() {
+async fn results_that_are_too_large_or_no_text_are_failures_with_one_reply_each() {
     let backend = Backend::start().await;
     let any = r#"{"type":"object"}"#;
     let tools = [
@@ -65,14 +65,14 @@ async fn results_that_are_too_large_or_no_text_are_failures_with_one_answer_each
     ];
     let (site, daemon, client) = Daemon::with_client(&tools.concat()).await;
     assert_eq!(client.call("fits", &json!({})).await.content().len(), 1024);
-    let mut told = Vec::new();
+    let mut errors = Vec::new();
     for tool in ["over", "huge", "over_the_bus", "garbage", "unavailable", "teapot", "nobody"] {
         let body = client.call(tool, &json!({})).await.body();
         let text = |name: &str| body.get(name).and_then(serde_json::Value::as_str).unwrap_or("-").to_owned();
         let line = [text("code"), text("outcome"), text("message"), text("content")].join(" | ");
-        told.push(format!("{tool}: {line} | retryable {}", body["isRetryable"]));
+        errors.push(format!("{tool}: {line} | retryable {}", body["isRetryable"]));
     }
-    insta::assert_snapshot!(told.join("\n"), @"
+    insta::assert_snapshot!(errors.join("\n"), @"
     over: execution_failed | unknown | Tool 'over' answered with more than the 1024 bytes that are allowed. Ask for less. Whether it had its effect is not known: find out before calling again. | - | retryable false
     huge: execution_failed | unknown | Tool 'huge' answered with more than the 1048576 bytes that are allowed. Ask for less. Whether it had its effect is not known: find out before calling again. | - | retryable false
     over_the_bus: execution_failed | unknown | The result is too large to be sent: 20000000 bytes, and the limit is 16711680. Ask the tool for less at a time. Whether it had its effect is not known: find out before calling again. | - | retryable false
@@ -81,6 +81,6 @@ async fn results_that_are_too_large_or_no_text_are_failures_with_one_answer_each
     teapot: - | - | - | HTTP 418 I'm a teapot: as asked | retryable null
     nobody: execution_failed | not_started | Tool 'nobody' could not be reached: there was no connection. Nothing was sent; try again later. | - | retryable true
     ");
-    assert_eq!(client.received().len(), 8, "one answer each");
+    assert_eq!(client.received().len(), 8, "one reply each");
     daemon.stop(&site).await;
 }

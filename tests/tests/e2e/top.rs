@@ -42,7 +42,7 @@ async fn without_a_terminal_one_table_of_the_last_calls_is_printed() {
 }
 
 #[tokio::test]
-async fn a_daemon_without_metrics_says_how_to_turn_them_on() {
+async fn a_daemon_without_metrics_shows_how_to_turn_them_on() {
     let site = BrokerNamespace::shared().await;
     let daemon = Daemon::start(&site, "[http]\nmetrics = false\n").await;
     let top = daemon.operate(&["top", "--once"]).await;
@@ -52,7 +52,7 @@ async fn a_daemon_without_metrics_says_how_to_turn_them_on() {
 }
 
 #[tokio::test]
-async fn the_terminal_is_what_it_was_after_the_view() {
+async fn the_terminal_is_restored_after_the_view() {
     let (site, daemon, client) = Daemon::with_client("[tools]\necho = true\n").await;
     client.call("echo", &json!({"text": "a"})).await;
     let (program, socket) =

@@ -1,4 +1,4 @@
-//! Recent calls, as operators ask for them.
+//! Recent calls, as operators look them up.
 
 use serde_json::{Value, json};
 use toolbus_e2e::client::Client;
@@ -8,7 +8,7 @@ use toolbus_e2e::program::toolbus_in;
 use toolbus_testing::patience::eventually;
 
 #[tokio::test]
-async fn operators_see_what_became_of_a_call_and_what_its_time_went_into() {
+async fn operators_see_the_outcome_of_a_call_and_the_time_of_its_steps() {
     let (site, daemon, client) = Daemon::with_client("[tools]\necho = true\n").await;
     let echoed = client.request("echo", &json!({"text": "a secret text"}));
     assert_eq!(client.exchange(&echoed).await.content(), "a secret text");

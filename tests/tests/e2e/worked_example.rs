@@ -23,7 +23,7 @@ const DOCUMENT: &str = include_str!("../../../docs/policy.md");
 /// Content that the document leaves out.
 const MORE: &str = include_str!("worked_example.md");
 const CONFIGURATION: &str = include_str!("../../../config/agents.toml");
-/// Where the configuration expects the backend.
+/// Address of the backend in the configuration.
 const BACKEND: &str = "127.0.0.1:9000";
 const PASSWORD: &str = "a-password-of-the-tests";
 /// Every login of the tables.
@@ -55,7 +55,7 @@ fn code(cell: &str) -> &str {
     cell.trim_matches('`')
 }
 
-/// Runs a line of a shell where the document says it is run; what a terminal would show.
+/// Runs a line of a shell in the folder of the document; returns what a terminal would show.
 async fn run(line: &str) -> (Option<i32>, String) {
     let folder = binary().parent().unwrap().display().to_string();
     let mut shell = Command::new("sh");
@@ -70,7 +70,7 @@ fn secrets() -> Vec<(&'static str, &'static str)> {
     lines.filter_map(|line| line.strip_prefix("export ")?.split_once('=')).collect()
 }
 
-/// A backend that answers with what it was asked, and with which credential: by its name, because a reply that repeats
+/// A backend that returns its request and the name of the credential that it came with, because a response that repeats
 /// a secret is changed by the daemon.
 async fn backend() -> (String, JoinSet<()>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -98,7 +98,7 @@ async fn make_logins() {
     RabbitNode::shared().await.import(&definitions.to_string()).await;
 }
 
-/// The daemon of the example, and everybody who calls it.
+/// The daemon of the example, and all its callers.
 struct Fixture {
     site: BrokerNamespace,
     daemon: Daemon,
@@ -151,7 +151,7 @@ fn the_document_shows_the_agents_of_the_configuration_that_ships() {
 }
 
 #[tokio::test]
-async fn every_command_of_the_document_prints_what_it_says() {
+async fn every_command_of_the_document_prints_the_documented_output() {
     let exports = blocks("sh").concat().replace('\n', "; ");
     let shown = blocks("console");
     assert!(shown.len() >= 10, "{} blocks: the document was not read whole", shown.len());
@@ -164,7 +164,7 @@ async fn every_command_of_the_document_prints_what_it_says() {
 }
 
 #[tokio::test]
-async fn every_call_of_the_document_gets_the_answer_that_it_says() {
+async fn every_call_of_the_document_gets_the_documented_reply() {
     let fixture = Fixture::new().await;
     let (run, refused) = (rows("Calls that are run"), rows("Calls that are refused"));
     assert!(run.len() >= 8 && refused.len() >= 20, "the tables were not read whole: {}, {}", run.len(), refused.len());

@@ -208,8 +208,8 @@ async fn the_inspector_lists_and_calls() {
     let listed = inspect(&fixture.url(), TOKEN, "tools/list", &[]).await.json();
     let names = listed["tools"].as_array().unwrap().iter().map(|tool| tool["name"].as_str().unwrap());
     assert!(names.is_sorted() && listed["nextCursor"].is_string(), "{listed}");
-    let say = ["--tool-name", "echo", "--tool-arg", "message=hello"];
-    let called = inspect(&fixture.url(), TOKEN, "tools/call", &say).await;
+    let call = ["--tool-name", "echo", "--tool-arg", "message=hello"];
+    let called = inspect(&fixture.url(), TOKEN, "tools/call", &call).await;
     insta::assert_json_snapshot!(called.json(), @r#"
     {
       "_meta": {

@@ -25,7 +25,7 @@ async fn use_mcp_server(client: ClientKind, mode: &str, protocol: &str) {
         }
     };
     fixture.eventually_heard("notifications/cancelled").await;
-    // What servers say about their tools does not travel over the bus.
+    // Instructions of servers do not travel over the bus.
     assert_eq!(seen.as_object_mut().unwrap().remove("resources"), Some(json!([])));
     check_progress(&mut seen, client == ClientKind::TypeScript);
     check(seen, protocol);

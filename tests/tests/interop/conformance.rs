@@ -28,14 +28,14 @@ async fn run(which: [&str; 2]) -> Run {
 
 #[tokio::test]
 async fn the_bridge_passes_all_scenarios_of_a_client_but_those_that_are_listed() {
-    let mut told = run(["--suite", "all"]).await;
+    let mut done = run(["--suite", "all"]).await;
     for _ in 0..TRIES {
-        if told.code == 0 || unexpected(&told) != [PUNCTUAL] {
+        if done.code == 0 || unexpected(&done) != [PUNCTUAL] {
             break;
         }
-        told = run(["--scenario", PUNCTUAL]).await;
+        done = run(["--scenario", PUNCTUAL]).await;
     }
-    assert!(told.code == 0, "tests/conformance/expected-failures.yml is wrong:\n{}\n{}", told.out, told.err);
+    assert!(done.code == 0, "tests/conformance/expected-failures.yml is wrong:\n{}\n{}", done.out, done.err);
 }
 
 /// The tools that the suite's clients call are those of an MCP server, so that each call goes through the MCP server of the
@@ -51,8 +51,8 @@ async fn the_mcp_server_passes_all_scenarios_of_a_server_but_those_that_are_list
     let daemon = Daemon::start(&BrokerNamespace::embedded(), &more).await;
     ready(&daemon, "suite").await;
     let url = format!("http://{}/mcp", daemon.listen());
-    let told = suite(&["server", "--url", &url, "--suite", "all"]).await;
-    assert!(told.code == 0, "tests/conformance/expected-failures.yml is wrong:\n{}\n{}", told.out, told.err);
+    let done = suite(&["server", "--url", &url, "--suite", "all"]).await;
+    assert!(done.code == 0, "tests/conformance/expected-failures.yml is wrong:\n{}\n{}", done.out, done.err);
     daemon.end().await;
 }
 

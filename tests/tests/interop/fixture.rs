@@ -9,7 +9,7 @@ use toolbus_testing::patience::eventually;
 
 /// Token that the client shows.
 pub(crate) const TOKEN: &str = "the-token-of-ana-0123456789";
-/// A server that tells, as the tool `about`, how often it was asked.
+/// A server whose tool `about` returns the number of its calls.
 const SMALL: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/python/mcp_small.py");
 /// Tools besides those that a test looks at, so that a list has more than one page.
 const MANY: usize = 250;
@@ -24,12 +24,12 @@ pub(crate) struct Fixture {
 }
 
 impl Fixture {
-    /// One that is reached by HTTP alone.
+    /// Starts a daemon that is reached by HTTP alone.
     pub(crate) async fn new() -> Self {
         Self::on(&BrokerNamespace::embedded()).await
     }
 
-    /// One on this bus.
+    /// Starts a daemon on this bus.
     pub(crate) async fn on(site: &BrokerNamespace) -> Self {
         let work = Workplace::new().await;
         let names: Vec<_> = (0..MANY).map(|number| format!("many_{number:03}")).collect();
@@ -60,7 +60,7 @@ impl Fixture {
         )
     }
 
-    /// Where the MCP server is.
+    /// URL of the MCP server.
     pub(crate) fn url(&self) -> String {
         format!("http://{}/mcp", self.daemon.listen())
     }
@@ -79,7 +79,7 @@ impl Fixture {
         .await;
     }
 
-    /// Waits until the server `everything` is told something.
+    /// Waits until the server `everything` has received a message.
     pub(crate) async fn eventually_heard(&self, method: &str) {
         eventually(&format!("{method} to be heard"), async || {
             (!self.work.heard("heard", method).is_empty()).then_some(())

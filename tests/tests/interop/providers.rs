@@ -85,7 +85,7 @@ fn awkward() -> Vec<Value> {
 }
 
 #[tokio::test]
-async fn what_providers_publish_takes_every_tool_in_the_format_of_each_and_in_no_other() {
+async fn schemas_of_providers_accept_every_tool_in_their_own_format_alone() {
     let (site, backend, folder) =
         (BrokerNamespace::shared().await, Backend::start().await, tempfile::tempdir().unwrap());
     let (list, entries) = (folder.path().join("list.json"), folder.path().join("entries.json"));

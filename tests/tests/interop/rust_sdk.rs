@@ -19,14 +19,14 @@ use toolbus_testing::patience::eventually;
 
 use crate::fixture::{Fixture, TOKEN};
 
-/// Notifications that the client gets besides answers.
+/// Notifications that the client gets besides responses.
 #[derive(Debug, Clone, Default)]
-struct Told {
+struct Notifications {
     progress: Arc<Mutex<Vec<f64>>>,
     changed: Arc<Notify>,
 }
 
-impl ClientHandler for Told {
+impl ClientHandler for Notifications {
     async fn on_progress(&self, params: ProgressNotificationParam, _: NotificationContext<RoleClient>) {
         self.progress.lock().unwrap().push(params.progress);
     }
@@ -36,14 +36,14 @@ impl ClientHandler for Told {
     }
 }
 
-type Client = RunningService<RoleClient, Told>;
+type Client = RunningService<RoleClient, Notifications>;
 
-async fn connect(fixture: &Fixture, lifecycle: ClientLifecycleMode) -> (Client, Told) {
-    let told = Told::default();
+async fn connect(fixture: &Fixture, lifecycle: ClientLifecycleMode) -> (Client, Notifications) {
+    let notifications = Notifications::default();
     let http = reqwest::Client::builder().no_proxy().build().unwrap();
     let config = StreamableHttpClientTransportConfig::with_uri(fixture.url()).auth_header(TOKEN);
     let transport = StreamableHttpClientTransport::with_client(http, config);
-    (told.clone().serve_with_lifecycle(transport, lifecycle).await.unwrap(), told)
+    (notifications.clone().serve_with_lifecycle(transport, lifecycle).await.unwrap(), notifications)
 }
 
 fn request(tool: &'static str, arguments: &Value) -> CallToolRequestParams {
@@ -51,7 +51,7 @@ fn request(tool: &'static str, arguments: &Value) -> CallToolRequestParams {
 }
 
 /// Everything but news: what both life cycles have in common.
-async fn use_mcp_server(fixture: &Fixture, client: &Client, told: &Told) {
+async fn use_mcp_server(fixture: &Fixture, client: &Client, notifications: &Notifications) {
     let tools = client.list_all_tools().await.unwrap();
     assert_eq!(tools.len(), 255);
     let structured =
@@ -65,13 +65,13 @@ async fn use_mcp_server(fixture: &Fixture, client: &Client, told: &Told) {
     assert_eq!(error.code.0, -32_602);
 
     client.call_tool(request("trigger-long-running-operation", &json!({"duration": 1, "steps": 4}))).await.unwrap();
-    assert_eq!(told.progress.lock().unwrap().last(), Some(&4.0));
+    assert_eq!(notifications.progress.lock().unwrap().last(), Some(&4.0));
 
     let endless = request("trigger-long-running-operation", &json!({"duration": 1000, "steps": 10_000}));
     let call = ClientRequest::CallToolRequest(CallToolRequest::new(endless));
     let handle = client.send_cancellable_request(call, PeerRequestOptions::no_options()).await.unwrap();
-    let reports = told.progress.lock().unwrap().len();
-    eventually("progress", async || (told.progress.lock().unwrap().len() > reports).then_some(())).await;
+    let reports = notifications.progress.lock().unwrap().len();
+    eventually("progress", async || (notifications.progress.lock().unwrap().len() > reports).then_some(())).await;
     handle.cancel(Some("enough".to_owned())).await.unwrap();
     fixture.eventually_heard("notifications/cancelled").await;
 
@@ -87,10 +87,10 @@ fn has_sum(tools: &[rmcp::model::Tool]) -> bool {
 #[tokio::test]
 async fn the_rust_sdk_uses_the_mcp_server_in_a_session() {
     let fixture = Fixture::new().await;
-    let (client, told) = connect(&fixture, ClientLifecycleMode::Initialize).await;
-    use_mcp_server(&fixture, &client, &told).await;
+    let (client, notifications) = connect(&fixture, ClientLifecycleMode::Initialize).await;
+    use_mcp_server(&fixture, &client, &notifications).await;
     fixture.allow("get-sum").await;
-    told.changed.notified().await;
+    notifications.changed.notified().await;
     assert!(has_sum(&client.list_all_tools().await.unwrap()));
     client.cancel().await.unwrap();
     fixture.daemon.end().await;
@@ -100,8 +100,8 @@ async fn the_rust_sdk_uses_the_mcp_server_in_a_session() {
 async fn the_rust_sdk_uses_the_mcp_server_without_a_session() {
     let fixture = Fixture::new().await;
     let lifecycle = ClientLifecycleMode::Discover { preferred_versions: vec![ProtocolVersion::LATEST] };
-    let (client, told) = connect(&fixture, lifecycle).await;
-    use_mcp_server(&fixture, &client, &told).await;
+    let (client, notifications) = connect(&fixture, lifecycle).await;
+    use_mcp_server(&fixture, &client, &notifications).await;
     let filter = SubscriptionFilter::builder().tools_list_changed().build();
     let peer: &Peer<RoleClient> = &client;
     let mut news = peer.listen(filter).await.unwrap();

@@ -9,16 +9,16 @@ use toolbus_e2e::namespace::BrokerNamespace;
 async fn the_servers_of_one_file_become_ready_and_list_their_tools() {
     let (site, work) = (BrokerNamespace::shared().await, Workplace::new().await);
     let daemon = work.daemon(&site, &work.servers(&ALL), "").await;
-    let mut told = Vec::new();
+    let mut lines = Vec::new();
     for name in ALL {
         let status = ready(&daemon, name).await;
         let text = |field: &str| status[field].as_str().unwrap_or("-").to_owned();
         let tools: Vec<&str> = status["tools"].as_array().unwrap().iter().filter_map(Value::as_str).collect();
         assert_eq!(status["hidden"], json!([]), "{name}");
         let facts = [text("transport"), text("protocolVersion"), text("implementation")];
-        told.push(format!("{name}: {}\n    {}", facts.join(" | "), tools.join(" ")));
+        lines.push(format!("{name}: {}\n    {}", facts.join(" | "), tools.join(" ")));
     }
-    insta::assert_snapshot!(told.join("\n"), @"
+    insta::assert_snapshot!(lines.join("\n"), @"
     everything: stdio | 2025-11-25 | mcp-servers/everything 2.0.0
         echo get-annotated-message get-env get-resource-links get-resource-reference get-structured-content get-sum get-tiny-image gzip-file-as-resource simulate-research-query toggle-simulated-logging toggle-subscriber-updates trigger-long-running-operation
     filesystem: stdio | 2025-11-25 | secure-filesystem-server 0.2.0
@@ -71,7 +71,7 @@ async fn a_tool_is_called_by_its_name_or_with_its_server_in_any_case_or_without(
 }
 
 #[tokio::test]
-async fn a_name_that_the_daemon_has_itself_is_reached_at_the_server_and_the_log_says_so_once() {
+async fn a_tool_named_like_a_built_in_one_is_reached_at_its_server_and_logged_once() {
     let (site, _work, daemon, client) = Workplace::serving(&["time"], "").await;
     let arguments = json!({"source_timezone": "UTC", "time": "12:00", "target_timezone": "Asia/Kathmandu"});
     let for_own = json!({"datetime": "2026-01-02T12:00:00", "from_timezone": "UTC", "to_timezone": "Asia/Kathmandu"});
@@ -87,7 +87,7 @@ async fn a_name_that_the_daemon_has_itself_is_reached_at_the_server_and_the_log_
 }
 
 #[tokio::test]
-async fn a_server_keeps_what_it_is_told_and_finds_its_file_again() {
+async fn a_server_keeps_its_data_and_finds_its_file_again() {
     let (site, work) = (BrokerNamespace::shared().await, Workplace::new().await);
     let daemon = work.daemon(&site, &work.servers(&["memory"]), "").await;
     let client = Client::connect(&site).await;

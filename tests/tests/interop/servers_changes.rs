@@ -8,14 +8,14 @@ use toolbus_testing::patience::eventually;
 
 const RULES: &str = "[identity]\ntrust_headers = true\n[agents.ana]\n";
 
-/// Returns what ana is told of her tools or of her servers: what came and what went.
-fn told(client: &Client, topic: &str, came: &str, went: &str) -> Vec<(Value, Value)> {
+/// Returns the announcements to ana of added and removed tools or servers.
+fn announced(client: &Client, topic: &str, came: &str, went: &str) -> Vec<(Value, Value)> {
     let messages = client.received().into_iter().filter(|message| message.routing_key == topic);
     messages.map(|message| (message.body()[came].clone(), message.body()[went].clone())).collect()
 }
 
 #[tokio::test]
-async fn a_server_that_is_added_to_the_file_or_taken_out_is_told_and_the_others_are_not_touched() {
+async fn a_server_added_to_or_removed_from_the_file_is_announced_and_touches_no_other() {
     let (site, work) = (BrokerNamespace::shared().await, Workplace::new().await);
     let client = Client::connect(&site).await;
     client.bind("tool.meta.tools.ana").await;
@@ -27,14 +27,14 @@ async fn a_server_that_is_added_to_the_file_or_taken_out_is_told_and_the_others_
 
     work.write(&work.servers(&["memory", "everything"]));
     eventually("news of the tools", async || {
-        let news = told(&client, "tool.meta.tools.ana", "added", "removed");
+        let news = announced(&client, "tool.meta.tools.ana", "added", "removed");
         news.iter()
             .any(|(added, _)| added.as_array().is_some_and(|tools| tools.contains(&json!("get-sum"))))
             .then_some(())
     })
     .await;
     eventually("news of the servers", async || {
-        let news = told(&client, "tool.meta.mcp.ana", "servers", "removedServers");
+        let news = announced(&client, "tool.meta.mcp.ana", "servers", "removedServers");
         let is_everything = |server: &Value| server["serverName"] == "everything" && server["toolCount"] == 13;
         news.iter().any(|(added, _)| added.as_array().is_some_and(|all| all.iter().any(is_everything))).then_some(())
     })
@@ -49,7 +49,7 @@ async fn a_server_that_is_added_to_the_file_or_taken_out_is_told_and_the_others_
 
     work.write(&work.servers(&["memory"]));
     eventually("news of the end", async || {
-        let news = told(&client, "tool.meta.mcp.ana", "servers", "removedServers");
+        let news = announced(&client, "tool.meta.mcp.ana", "servers", "removedServers");
         news.iter().any(|(_, removed)| *removed == json!(["everything"])).then_some(())
     })
     .await;

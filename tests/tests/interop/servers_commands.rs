@@ -27,8 +27,8 @@ async fn an_operator_lists_shows_and_restarts_servers() {
     .await;
     let list = daemon.operate(&["mcp", "list"]).await;
     assert_eq!(list.code, 0, "{list:?}");
-    let told = columns(&list.out, 5).replace("connecting", "waiting");
-    insta::assert_snapshot!(told, @"
+    let shown = columns(&list.out, 5).replace("connecting", "waiting");
+    insta::assert_snapshot!(shown, @"
     NAME TRANSPORT PHASE TOOLS RESTARTS
     broken stdio waiting 0 0
     off stdio disabled 0 0
@@ -61,7 +61,7 @@ async fn an_operator_lists_shows_and_restarts_servers() {
 }
 
 #[tokio::test]
-async fn a_server_is_tried_beside_the_one_that_runs() {
+async fn a_server_is_tried_beside_the_running_one() {
     let (site, work) = (BrokerNamespace::shared().await, Workplace::new().await);
     let mut servers = work.servers(&["git", "memory"]);
     servers["git-elsewhere"] = work.server("git");

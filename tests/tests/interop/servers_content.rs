@@ -1,10 +1,10 @@
-//! Answers of servers that others wrote, as the wire has them.
+//! Results of third-party servers, as the wire has them.
 
 use serde_json::{Value, json};
 use toolbus_e2e::mcp::Workplace;
 use toolbus_e2e::message::Message;
 
-/// The parts of an answer that are the tool's, long data apart.
+/// The parts of a reply that are the tool's, without long data.
 fn shown(reply: &Message) -> Value {
     let mut body = reply.body();
     for block in body["contentBlocks"].as_array_mut().into_iter().flatten() {
@@ -112,7 +112,7 @@ async fn every_kind_of_content_comes_through() {
 }
 
 #[tokio::test]
-async fn a_file_is_sent_once_as_what_it_is() {
+async fn a_file_is_sent_once_as_content_of_its_type() {
     let (site, work, daemon, client) = Workplace::serving(&["filesystem"], "").await;
     std::fs::write(work.path("files/beep.wav"), b"RIFF, and what follows").unwrap();
     let sound = client.call("read_media_file", &json!({"path": work.text("files/beep.wav")})).await;
@@ -141,7 +141,7 @@ async fn a_file_is_sent_once_as_what_it_is() {
 }
 
 #[tokio::test]
-async fn a_tool_that_runs_as_a_task_says_that_it_cannot_be_called_here() {
+async fn a_tool_that_runs_as_a_task_fails_with_the_reason() {
     let (site, _work, daemon, client) = Workplace::serving(&["everything"], "").await;
     let research = client.call("simulate-research-query", &json!({"topic": "buses"})).await;
     insta::assert_json_snapshot!(shown(&research), @r#"
@@ -156,7 +156,7 @@ async fn a_tool_that_runs_as_a_task_says_that_it_cannot_be_called_here() {
 }
 
 #[tokio::test]
-async fn structured_content_is_kept_and_not_said_twice() {
+async fn structured_content_is_kept_and_not_repeated() {
     let (site, _work, daemon, client) = Workplace::serving(&["everything", "time"], "").await;
     let weather = client.call("get-structured-content", &json!({"location": "Chicago"})).await;
     insta::assert_json_snapshot!(shown(&weather), @r#"
@@ -177,14 +177,14 @@ async fn structured_content_is_kept_and_not_said_twice() {
     }
     "#);
     let time = client.call("get_current_time", &json!({"timezone": "UTC"})).await;
-    let told: Value = serde_json::from_str(&time.content()).unwrap();
-    assert_eq!((&told["timezone"], &told["is_dst"]), (&json!("UTC"), &json!(false)));
+    let result: Value = serde_json::from_str(&time.content()).unwrap();
+    assert_eq!((&result["timezone"], &result["is_dst"]), (&json!("UTC"), &json!(false)));
     assert_eq!(time.body()["contentBlocks"], Value::Null);
     daemon.stop(&site).await;
 }
 
 #[tokio::test]
-async fn what_a_server_says_went_wrong_is_a_result() {
+async fn an_error_that_a_tool_returns_is_a_result() {
     let (site, _work, daemon, client) = Workplace::serving(&["filesystem", "git", "sqlite", "time"], "").await;
     let outside = client.call("read_text_file", &json!({"path": "/etc/hostname"})).await;
     assert_eq!((outside.body()["isError"].clone(), outside.code()), (json!(true), String::new()));
@@ -194,7 +194,7 @@ async fn what_a_server_says_went_wrong_is_a_result() {
     for reply in [elsewhere, nowhere] {
         assert_eq!((reply.body()["isError"].clone(), reply.code()), (json!(true), String::new()), "{:?}", reply.body());
     }
-    // This one says so in words alone.
+    // This server reports an error in text alone.
     let query = client.call("read_query", &json!({"query": "SELECT * FROM missing"})).await;
     assert_eq!(query.content(), "Database error: no such table: missing");
     assert_eq!(query.body()["isError"], false);

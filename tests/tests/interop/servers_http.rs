@@ -7,7 +7,7 @@ use toolbus_e2e::namespace::BrokerNamespace;
 use toolbus_testing::patience::eventually;
 
 #[tokio::test]
-async fn which_transport_a_url_speaks_is_found_out() {
+async fn the_transport_of_a_url_is_detected() {
     let (site, work) = (BrokerNamespace::shared().await, Workplace::new().await);
     let (streamable, sse) = tokio::join!(HttpServer::start("streamableHttp"), HttpServer::start("sse"));
     let servers = json!({
@@ -54,7 +54,7 @@ async fn an_http_server_that_was_started_anew_is_reached_again() {
         assert_ne!(away.code(), "", "{:?}", away.body());
         let _again = HttpServer::start_on(transport, port).await;
         let since = std::time::Instant::now();
-        eventually("a good answer", async || (client.exchange(&echo()).await.content() == "Echo: here").then_some(()))
+        eventually("a good reply", async || (client.exchange(&echo()).await.content() == "Echo: here").then_some(()))
             .await;
         println!("{transport}: a good answer {:?} after the server was there again", since.elapsed());
         daemon.stop(&site).await;

@@ -1,4 +1,4 @@
-//! Servers that others wrote are killed: who notices, and for how long.
+//! Third-party servers are killed: effects on callers, and time until they serve again.
 
 use std::time::{Duration, Instant};
 
@@ -25,7 +25,7 @@ async fn begin(daemon: &Daemon, client: &Client, server: &str, request: &Request
     eventually("the call to run", async || (status(daemon, server).await["inFlight"] == 1).then_some(())).await;
 }
 
-/// Kills the server; gives the answer to a call that runs there, and the time until it came.
+/// Kills the server; gives the reply to a call that runs there, and the time until it came.
 async fn killed(daemon: &Daemon, client: &Client, server: &str, request: &Request) -> (Message, Duration) {
     signal(process(daemon, server).await, "KILL").await;
     let since = Instant::now();
@@ -76,7 +76,7 @@ async fn a_read_only_call_outlives_its_server() {
         reply.body()
     );
     client.caught_up().await;
-    assert_eq!(client.replies_to(&call.correlation).len(), 1, "one answer");
+    assert_eq!(client.replies_to(&call.correlation).len(), 1, "one reply");
     assert_eq!(status(&daemon, "everything").await["restarts"], 1);
     daemon.stop(&site).await;
 }
@@ -117,9 +117,9 @@ async fn a_killed_server_serves_again_as_soon_as_it_has_started() {
     daemon.stop(&site).await;
 }
 
-/// The first good answer, of as many calls as it takes.
+/// The first good reply, of as many calls as it takes.
 async fn good(client: &Client, request: &Request) -> Value {
-    eventually("a good answer", async || {
+    eventually("a good reply", async || {
         let again = Request { ..client.raw(request.body.clone()) };
         let again = Request { routing_key: request.routing_key.clone(), headers: request.headers.clone(), ..again };
         let body = client.exchange(&again).await.body();

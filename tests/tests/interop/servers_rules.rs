@@ -19,7 +19,7 @@ async fn arguments_are_checked_against_the_servers_own_schema_as_strictly_as_it_
     let refused = client.exchange(&at(&client, "everything", "get-annotated-message", &wrong)).await;
     assert_eq!(refused.code(), "invalid_arguments");
     insta::assert_snapshot!(refused.error(), @r#"The arguments do not fit the tool's parameters: /includeImage: value is not of type "boolean"; /messageType: value is not one of "error", "success" or "debug""#);
-    // What is not checked here is checked at the server, which says so in a result of its own.
+    // What the daemon does not check the server does, with an error result of its own.
     for validation in ["off", "warn"] {
         let reply = client.exchange(&at(&client, validation, "get-annotated-message", &wrong)).await;
         assert_eq!((reply.body()["isError"].clone(), reply.code()), (json!(true), String::new()), "{validation}");
@@ -68,7 +68,7 @@ async fn a_tool_that_the_file_denies_or_does_not_allow_is_on_no_route() {
 }
 
 #[tokio::test]
-async fn what_an_agent_may_not_use_is_refused_to_it_on_every_route_and_to_nobody_else() {
+async fn a_denied_tool_is_refused_on_every_route_to_its_agent_alone() {
     let rules = "[identity]\ntrust_headers = true\n[agents.ana]\ndenied_tools = [\"git_log\"]\n[agents.ben]\n";
     let (site, work, daemon, client) = Workplace::serving(&["git"], rules).await;
     let arguments = json!({"repo_path": work.text("repository")});
@@ -93,13 +93,13 @@ async fn annotations_become_effects() {
     let (site, _work, daemon, client) = Workplace::serving(&["filesystem", "sqlite", "time"], "").await;
     let names = ["read_text_file", "write_file", "move_file", "create_directory", "write_query", "get_current_time"];
     let listed = client.exchange(&client.raw(json!({"names": names}).to_string()).on("tool.list")).await.body();
-    let told = listed["tools"].as_array().unwrap().iter().map(|tool| {
+    let shown = listed["tools"].as_array().unwrap().iter().map(|tool| {
         let hints: Vec<&str> =
             ["readOnly", "idempotent", "destructive"].into_iter().filter(|hint| tool[*hint] == true).collect();
         let text = |field: &str| tool.get(field).and_then(Value::as_str).unwrap_or("-").to_owned();
         format!("{} of {}: {}", text("name"), text("source"), hints.join(" "))
     });
-    insta::assert_snapshot!(told.collect::<Vec<_>>().join("\n"), @"
+    insta::assert_snapshot!(shown.collect::<Vec<_>>().join("\n"), @"
     create_directory of mcp:filesystem: idempotent
     get_current_time of mcp:time: readOnly idempotent
     move_file of mcp:filesystem: destructive

@@ -1,4 +1,4 @@
-//! Calls that take long, at a server that others wrote: progress, and how the server hears that nobody waits any more.
+//! Calls that take long, at a server that others wrote: progress, and the cancellation once no caller waits any more.
 
 use serde_json::{Value, json};
 use toolbus_e2e::client::{Client, Request};
@@ -11,7 +11,7 @@ use toolbus_testing::patience::eventually;
 const LOG: &str = "sent.jsonl";
 const LONG: &str = "trigger-long-running-operation";
 
-/// A daemon whose server is overheard.
+/// A daemon whose server's input is recorded.
 async fn world() -> (BrokerNamespace, Workplace, Daemon, Client) {
     let (site, work) = (BrokerNamespace::shared().await, Workplace::new().await);
     let daemon = work.daemon(&site, &json!({"everything": work.overheard("everything", LOG)}), "").await;
@@ -31,17 +31,17 @@ async fn sent(work: &Workplace) -> Value {
     eventually("the call at the server", async || Some(work.heard(LOG, "tools/call").pop()?["id"].clone())).await
 }
 
-/// Waits until the server was told that a request is cancelled.
-async fn told_of(work: &Workplace, request: &Value) {
+/// Waits until the server has received the cancellation of a request.
+async fn cancelled_at_server(work: &Workplace, request: &Value) {
     eventually("the cancellation at the server", async || {
-        let told = work.heard(LOG, "notifications/cancelled");
-        told.iter().any(|told| told["params"]["requestId"] == *request).then_some(())
+        let notifications = work.heard(LOG, "notifications/cancelled");
+        notifications.iter().any(|notification| notification["params"]["requestId"] == *request).then_some(())
     })
     .await;
 }
 
 #[tokio::test]
-async fn progress_is_forwarded_to_whoever_asks_for_it() {
+async fn progress_is_forwarded_to_callers_that_request_it() {
     let (site, _work, daemon, client) = world().await;
     let call = at(&client, "everything", LONG, &json!({"duration": 1.2, "steps": 3})).header("rb-rb-progress", "1");
     client.send(&call).await;
@@ -65,8 +65,8 @@ async fn a_passed_deadline_reaches_the_server() {
     client.send(&call).await;
     let request = sent(&work).await;
     let mut body = client.reply(&call).await.body();
-    let told = body["message"].take();
-    assert!(told.as_str().unwrap().starts_with(&format!("Tool '{LONG}' did not answer within ")), "{told}");
+    let message = body["message"].take();
+    assert!(message.as_str().unwrap().starts_with(&format!("Tool '{LONG}' did not answer within ")), "{message}");
     insta::assert_json_snapshot!(body, @r#"
     {
       "code": "timeout",
@@ -76,7 +76,7 @@ async fn a_passed_deadline_reaches_the_server() {
       "toolName": "trigger-long-running-operation"
     }
     "#);
-    told_of(&work, &request).await;
+    cancelled_at_server(&work, &request).await;
     eventually("no call in flight", async || (status(&daemon, "everything").await["inFlight"] == 0).then_some(()))
         .await;
     let next = client.call("echo", &json!({"message": "next"})).await;
@@ -103,7 +103,7 @@ async fn a_cancelled_call_is_cancelled_at_the_server_and_no_other() {
       "toolName": "trigger-long-running-operation"
     }
     "#);
-    told_of(&work, &request).await;
+    cancelled_at_server(&work, &request).await;
     let next = client.call("echo", &json!({"message": "next"})).await;
     assert_eq!(next.content(), "Echo: next", "the server goes on");
     assert_eq!(work.heard(LOG, "notifications/cancelled").len(), 1);

@@ -1,4 +1,4 @@
-//! An MCP server that does not answer is not called for a while, with all of its tools.
+//! The circuit breaker of an MCP server that does not respond, for all of its tools.
 
 use serde_json::json;
 use toolbus_testing::patience::eventually;
@@ -6,7 +6,7 @@ use toolbus_testing::patience::eventually;
 use crate::small::{Small, knowing};
 
 #[tokio::test]
-async fn a_server_that_does_not_answer_is_not_called_for_a_while_and_comes_back_with_a_trial() {
+async fn a_server_that_does_not_respond_is_not_called_for_a_while_and_comes_back_with_a_trial() {
     let small = Small::new();
     let hangs = small.path("hangs");
     let stuck = small.section_with("stuck", &["ask", "tell"], &[], &[("HANGS", hangs.to_str().unwrap())], "");

@@ -48,15 +48,15 @@ impl Bridge {
     }
 
     /// The next request on a topic that is not among the first `known`.
-    async fn asked(&self, topic: &str, known: usize) -> Message {
+    async fn request_on(&self, topic: &str, known: usize) -> Message {
         eventually(topic, async || {
             self.client.received().into_iter().filter(|message| message.routing_key == topic).nth(known)
         })
         .await
     }
 
-    /// Answers as the peers do: on the topic that the request names.
-    async fn answer(&self, request: &Message, kind: &str, body: &Value) {
+    /// Replies as the peers do: on the topic that the request names.
+    async fn send_reply(&self, request: &Message, kind: &str, body: &Value) {
         let topic = request.properties.reply_to().as_ref().unwrap().to_string();
         let reply = self.client.raw(body.to_string()).on(&topic).of_type(kind).header("rb-source", self.name);
         let reply = reply.with(|properties| properties.with_correlation_id(request.correlation_id().into()));
@@ -68,7 +68,7 @@ impl Bridge {
         let tool = |name: &&str| json!({"name": name, "description": "Does it.", "parametersSchema": schema});
         let tools: Vec<Value> = tools.iter().map(tool).collect();
         let body = json!({"serverName": "Notes", "tools": tools, "error": error});
-        self.answer(request, "RockBot.Tools.Mcp.McpGetServiceDetailsResponse", &body).await;
+        self.send_reply(request, "RockBot.Tools.Mcp.McpGetServiceDetailsResponse", &body).await;
     }
 
     /// Announces the server to the daemon, as the peers do.
@@ -82,7 +82,7 @@ impl Bridge {
     async fn run(&self, call: &Message, content: &str) {
         let body = json!({"toolCallId": call.body()["toolCallId"], "toolName": "read_note", "content": content,
             "isError": false});
-        self.answer(call, "RockBot.Tools.ToolInvokeResponse", &body).await;
+        self.send_reply(call, "RockBot.Tools.ToolInvokeResponse", &body).await;
     }
 }
 
@@ -119,7 +119,7 @@ async fn a_call_before_the_first_list_waits_for_it_also_by_the_server_and_by_the
     let site = BrokerNamespace::shared().await;
     let bridge = Bridge::start(&site, "bridge").await;
     let front = Daemon::start(&site, FRONT).await;
-    let request = bridge.asked(MANAGE, 0).await;
+    let request = bridge.request_on(MANAGE, 0).await;
     let client = Client::connect(&site).await;
     let call = |tool: &str| client.request(tool, &json!({"text": "hi"})).by("ana");
     let calls = [
@@ -160,9 +160,9 @@ async fn of_several_bridges_with_a_server_of_one_name_the_first_by_name_counts_a
     }
     let [beta, alpha, other] = bridges.as_slice() else { panic!("three bridges") };
     let front = Daemon::start(&site, FRONT).await;
-    other.describe(&other.asked(MANAGE, 0).await, &[], Some("Server 'Notes' is not connected")).await;
-    let (of_beta, of_alpha) = (beta.asked(MANAGE, 0).await, alpha.asked(MANAGE, 0).await);
-    // Whose reply is first does not matter.
+    other.describe(&other.request_on(MANAGE, 0).await, &[], Some("Server 'Notes' is not connected")).await;
+    let (of_beta, of_alpha) = (beta.request_on(MANAGE, 0).await, alpha.request_on(MANAGE, 0).await);
+    // The order of the replies does not matter.
     tokio::join!(beta.describe(&of_beta, &["forged"], None), alpha.describe(&of_alpha, &["read_note", "more"], None));
     let both = |set: &Value| set["phase"] == "ready" && !set["rivals"].is_null();
     let set = front.remote_set("the tools of the server", both).await;
@@ -176,11 +176,11 @@ async fn of_several_bridges_with_a_server_of_one_name_the_first_by_name_counts_a
     client.send(&call).await;
     let missing = json!({"toolCallId": "x", "toolName": "read_note", "code": "tool_not_found", "message": "No.",
         "isRetryable": false});
-    let asked = other.asked(INVOKE, 0).await;
-    assert_eq!((asked.header("rb-rb-mcp-server"), asked.header("rb-source")), ("Notes", "ana"));
-    other.answer(&asked, "RockBot.Tools.ToolError", &missing).await;
-    beta.run(&beta.asked(INVOKE, 0).await, "forged").await;
-    alpha.run(&alpha.asked(INVOKE, 0).await, "right").await;
+    let invocation = other.request_on(INVOKE, 0).await;
+    assert_eq!((invocation.header("rb-rb-mcp-server"), invocation.header("rb-source")), ("Notes", "ana"));
+    other.send_reply(&invocation, "RockBot.Tools.ToolError", &missing).await;
+    beta.run(&beta.request_on(INVOKE, 0).await, "forged").await;
+    alpha.run(&alpha.request_on(INVOKE, 0).await, "right").await;
     assert_eq!(client.reply(&call).await.content(), "right");
     front.stop(&site).await;
 }
@@ -189,16 +189,15 @@ async fn of_several_bridges_with_a_server_of_one_name_the_first_by_name_counts_a
 async fn announced(bridge: &Bridge) -> Message {
     let known = bridge.count(MANAGE);
     bridge.announce().await;
-    bridge.asked(MANAGE, known).await
+    bridge.request_on(MANAGE, known).await
 }
 
 #[tokio::test]
-async fn a_bridge_that_announces_a_server_of_a_known_name_is_found_and_of_bridges_of_one_name_the_lists_do_not_alternate()
- {
+async fn a_bridge_that_announces_a_known_server_is_found_and_lists_of_bridges_of_one_name_do_not_alternate() {
     let site = BrokerNamespace::shared().await;
     let first = Bridge::start(&site, "mcp-bridge.RockBot").await;
     let front = Daemon::start(&site, FRONT).await;
-    first.describe(&first.asked(MANAGE, 0).await, &["read_note"], None).await;
+    first.describe(&first.request_on(MANAGE, 0).await, &["read_note"], None).await;
     let set = front.remote_set("the tools of the server", |set| set["phase"] == "ready").await;
     assert_eq!((&set["tools"], &set["rivals"]), (&json!(1), &Value::Null));
 
@@ -213,55 +212,55 @@ async fn a_bridge_that_announces_a_server_of_a_known_name_is_found_and_of_bridge
     }
     // The next request comes after the last replies were taken.
     announced(&second).await;
-    assert_eq!(front.logged("another daemon listed its tools").len(), 2, "whose answer is first does not matter");
+    assert_eq!(front.logged("another daemon listed its tools").len(), 2, "the order of the replies does not matter");
     assert_eq!(front.logged(SEVERAL).len(), 1);
     front.stop(&site).await;
 }
 
 #[tokio::test]
-async fn bridges_are_asked_to_announce_the_server_once_with_each_connection() {
+async fn bridges_are_requested_to_announce_the_server_once_with_each_connection() {
     let site = BrokerNamespace::shared().await;
     let (proxy, behind) = site.proxied().await;
     let front = Daemon::start(&behind, FRONT).await;
     front.remote_set("no bridge", |set| !set["lastError"].is_null()).await;
     // One that comes later gets the request, too.
     let bridge = Bridge::start(&site, "mcp-bridge.RockBot").await;
-    let first = bridge.asked(REFRESH, 0).await;
+    let first = bridge.request_on(REFRESH, 0).await;
     assert_eq!(
         (first.kind(), first.body()),
         ("RockBot.Tools.Mcp.McpMetadataRefreshRequest", json!({"serverName": "Notes"}))
     );
     assert_eq!((first.header("rb-source"), first.properties.reply_to().as_ref().unwrap().as_str()), ("front", ""));
-    bridge.describe(&bridge.asked(MANAGE, 0).await, &["read_note"], None).await;
+    bridge.describe(&bridge.request_on(MANAGE, 0).await, &["read_note"], None).await;
     front.remote_set("the tools of the server", |set| set["phase"] == "ready").await;
 
-    // Neither an announcement nor a reload is a reason to ask for one.
+    // Neither an announcement nor a reload is a reason to request one.
     bridge.announce().await;
-    bridge.describe(&bridge.asked(MANAGE, 1).await, &["read_note"], None).await;
+    bridge.describe(&bridge.request_on(MANAGE, 1).await, &["read_note"], None).await;
     front.reload(&format!("{FRONT}[tools]\necho = true\n")).await;
-    bridge.describe(&bridge.asked(MANAGE, 2).await, &["read_note"], None).await;
+    bridge.describe(&bridge.request_on(MANAGE, 2).await, &["read_note"], None).await;
     assert_eq!(bridge.count(REFRESH), 1);
 
     proxy.cut();
     front.blocked_by("disconnected").await;
     proxy.restore();
-    bridge.describe(&bridge.asked(MANAGE, 3).await, &["read_note", "more"], None).await;
+    bridge.describe(&bridge.request_on(MANAGE, 3).await, &["read_note", "more"], None).await;
     front.remote_set("more tools", |set| set["tools"] == 2).await;
     assert_eq!(bridge.count(REFRESH), 2, "with the new connection");
     front.stop(&behind).await;
 }
 
 #[tokio::test]
-async fn a_server_that_no_bridge_has_is_shown_with_what_bridges_say() {
+async fn a_server_that_no_bridge_has_is_shown_with_the_error_of_the_bridges() {
     let site = BrokerNamespace::shared().await;
     let bridge = Bridge::start(&site, "mcp-bridge.RockBot").await;
     let front = Daemon::start(&site, FRONT).await;
-    bridge.describe(&bridge.asked(MANAGE, 0).await, &[], Some("Server 'Notes' is not connected")).await;
-    let set = front.remote_set("what the bridge says", |set| !set["lastError"].is_null()).await;
+    bridge.describe(&bridge.request_on(MANAGE, 0).await, &[], Some("Server 'Notes' is not connected")).await;
+    let set = front.remote_set("the error of the bridge", |set| !set["lastError"].is_null()).await;
     assert_eq!(set["phase"], "waiting");
     assert!(set["lastError"].as_str().unwrap().contains("is not connected"), "{set}");
-    // Asked again after the first request was given up.
-    bridge.describe(&bridge.asked(MANAGE, 1).await, &["read_note"], None).await;
+    // Requested again after the first request was given up.
+    bridge.describe(&bridge.request_on(MANAGE, 1).await, &["read_note"], None).await;
     front.remote_set("the tools of the server", |set| set["phase"] == "ready").await;
     front.stop(&site).await;
 }

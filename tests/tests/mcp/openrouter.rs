@@ -18,7 +18,7 @@ fn program() -> String {
 }
 
 #[tokio::test]
-async fn an_agent_reads_the_account_and_is_told_which_right_is_missing() {
+async fn an_agent_reads_the_account_and_sees_which_right_is_missing() {
     let models = async |headers: HeaderMap| {
         assert_eq!(headers["authorization"], "Bearer sk-or-v1-plain");
         json!({"data": [{"id": "openai/gpt-5"}]}).to_string()

@@ -1,4 +1,4 @@
-//! Requests for the daemon itself, not for one of its MCP servers; and who starts servers.
+//! Requests for the daemon itself, not for one of its MCP servers; and which requests start servers.
 
 use serde_json::json;
 use toolbus_e2e::client::Client;
@@ -13,7 +13,7 @@ const NAMES: [&str; 5] =
     ["mcp_list_services", "mcp_get_service_details", "mcp_invoke_tool", "mcp_register_server", "mcp_unregister_server"];
 
 #[tokio::test]
-async fn a_server_gets_nothing_that_is_meant_for_a_management_tool_offered_or_not() {
+async fn a_server_gets_no_call_of_a_management_tool_offered_or_not() {
     let (site, small) = (BrokerNamespace::shared().await, Small::new());
     let tools = [&NAMES[..], &["read"]].concat();
     let daemon = Daemon::start(&site, &format!("{AGENTS}{}", small.section("aaa", &tools, ""))).await;
@@ -27,7 +27,7 @@ async fn a_server_gets_nothing_that_is_meant_for_a_management_tool_offered_or_no
     let (client, peer) = (Client::connect(&site).await, Peer::start(&site, "ana").await);
     let body = json!({"serverName": "new", "type": "stdio", "command": python(), "env": {"TOKEN": "secret"}});
     for kind in ["McpRegisterServerRequest", "McpUnregisterServerRequest"] {
-        assert_eq!(peer.asked(kind, &body).await.body()["success"], false, "{kind}");
+        assert_eq!(peer.manage(kind, &body).await.body()["success"], false, "{kind}");
     }
     for name in NAMES {
         let call = client.request(name, &json!({"server_name": "aaa"})).by("ana").header("rb-rb-mcp-server", "aaa");
@@ -41,7 +41,7 @@ async fn a_server_gets_nothing_that_is_meant_for_a_management_tool_offered_or_no
 }
 
 #[tokio::test]
-async fn a_lazy_server_is_started_for_whoever_may_use_it_and_by_no_request_to_be_told_of_servers() {
+async fn a_lazy_server_is_started_by_calls_that_may_use_it_and_not_by_listing_servers() {
     let (site, small) = (BrokerNamespace::shared().await, Small::new());
     let lazy = small.section("lz", &["read"], "lazy = true");
     let daemon = Daemon::start(&site, &format!("{AGENTS}{lazy}")).await;
@@ -49,8 +49,8 @@ async fn a_lazy_server_is_started_for_whoever_may_use_it_and_by_no_request_to_be
     let phase = async || daemon.operate(&["mcp", "show", "lz", "--output", "json"]).await.json()["phase"].clone();
     let details = json!({"serverName": "lz"});
 
-    let told = bob.asked("McpGetServiceDetailsRequest", &details).await.body();
-    assert_eq!(told["error"], "Server 'lz' is not connected");
+    let details_shown = bob.manage("McpGetServiceDetailsRequest", &details).await.body();
+    assert_eq!(details_shown["error"], "Server 'lz' is not connected");
     for peer in [&bob, &ana] {
         for server in [Some("lz"), None] {
             let before = peer.indexes_since(0).await.len();
@@ -61,8 +61,8 @@ async fn a_lazy_server_is_started_for_whoever_may_use_it_and_by_no_request_to_be
     }
     assert_eq!(phase().await, "idle");
 
-    let told = ana.asked("McpGetServiceDetailsRequest", &details).await.body();
-    assert_eq!(told["tools"][0]["name"], "read", "{told}");
+    let details_shown = ana.manage("McpGetServiceDetailsRequest", &details).await.body();
+    assert_eq!(details_shown["tools"][0]["name"], "read", "{details_shown}");
     assert_eq!(phase().await, "ready");
     daemon.stop(&site).await;
 }

@@ -11,11 +11,11 @@ use toolbus_e2e::namespace::BrokerNamespace;
 use toolbus_testing::patience::eventually;
 use uuid::Uuid;
 
-/// Where an agent asks to be told of servers.
+/// Topic on which an agent requests an index of servers.
 pub(crate) const REFRESH: &str = "tool.meta.mcp.refresh";
-/// Where an agent asks about servers.
+/// Topic of an agent's requests about servers.
 pub(crate) const MANAGE: &str = "mcp.manage";
-/// Where an agent calls tools of servers.
+/// Topic of an agent's calls of servers' tools.
 pub(crate) const INVOKE: &str = "tool.invoke.mcp";
 
 /// An agent without a bridge of its own.
@@ -97,12 +97,12 @@ impl Peer {
         self.message(MANAGE, &format!("RockBot.Tools.Mcp.{kind}"), &reply_to, body)
     }
 
-    /// Asks about servers, and waits for the reply.
-    pub(crate) async fn asked(&self, kind: &str, body: &Value) -> Message {
+    /// Sends a request about servers, and waits for the reply.
+    pub(crate) async fn manage(&self, kind: &str, body: &Value) -> Message {
         self.management.exchange(&self.question(kind, body)).await
     }
 
-    /// Asks to be told of servers, as one that starts does; `server` is the only one that is meant.
+    /// Requests an index, as an agent does at its start; of `server` alone, if given.
     pub(crate) async fn refresh(&self, server: Option<&str>) {
         self.proxy.send(&self.refresh_request(server)).await;
     }

@@ -1,4 +1,4 @@
-//! Agents of the peers without a bridge of their own: what they are told of servers, what they ask, and what they call.
+//! Agents of the peers without a bridge of their own: indexes of servers, requests about them, and calls.
 
 use serde_json::{Value, json};
 use toolbus_e2e::daemon::Daemon;
@@ -35,7 +35,7 @@ impl Fixture {
 }
 
 #[tokio::test]
-async fn a_request_that_is_older_than_the_daemon_is_no_less_answered() {
+async fn a_request_older_than_the_daemon_gets_its_reply() {
     let Fixture { site, small, daemon } = Fixture::start().await;
     let peer = Peer::start(&site, "Unlisted").await;
     daemon.stop(&site).await;
@@ -48,7 +48,7 @@ async fn a_request_that_is_older_than_the_daemon_is_no_less_answered() {
 }
 
 #[tokio::test]
-async fn agents_with_a_section_are_told_at_the_start_and_each_of_what_it_may_use() {
+async fn agents_with_a_section_are_notified_at_the_start_each_of_the_servers_that_it_may_use() {
     let (site, small) = (BrokerNamespace::shared().await, Small::new());
     small.write(&both(&small));
     let (first, second) = (Peer::start(&site, "RockBot").await, Peer::start(&site, "Second").await);
@@ -56,7 +56,7 @@ async fn agents_with_a_section_are_told_at_the_start_and_each_of_what_it_may_use
     let daemon = Daemon::start(&site, &format!("{AGENTS}{}", small.file())).await;
     first.knows(&[("Notes", &["read_note", "write_note"]), ("mail", &["send_mail"])]).await;
     second.knows(&[("Notes", &["read_note"])]).await;
-    assert_eq!(other.indexes(), [], "nobody knows of it yet");
+    assert_eq!(other.indexes(), [], "it is not announced yet");
     other.refresh(Some("notes")).await;
     other.knows(&[("Notes", &["read_note", "write_note"]), ("mail", &["send_mail"])]).await;
 
@@ -95,7 +95,7 @@ async fn agents_with_a_section_are_told_at_the_start_and_each_of_what_it_may_use
 }
 
 #[tokio::test]
-async fn agents_are_told_of_a_change_of_the_file_and_of_nothing_else() {
+async fn agents_are_notified_of_a_change_of_the_file_and_of_nothing_else() {
     let Fixture { site, small, daemon } = Fixture::start().await;
     let (first, second) = (Peer::start(&site, "RockBot").await, Peer::start(&site, "Second").await);
     first.refresh(None).await;
@@ -120,7 +120,7 @@ async fn agents_are_told_of_a_change_of_the_file_and_of_nothing_else() {
 }
 
 #[tokio::test]
-async fn a_proxys_call_is_answered_on_its_topic_by_tool_and_by_server_in_any_case() {
+async fn a_proxys_call_by_tool_or_by_server_in_any_case_gets_the_reply_on_its_topic() {
     let Fixture { site, small, daemon } = Fixture::start().await;
     let peer = Peer::start(&site, "RockBot").await;
     let call = peer.call("read_note", "one", None);
@@ -154,10 +154,10 @@ async fn a_proxys_call_is_answered_on_its_topic_by_tool_and_by_server_in_any_cas
         let reply = peer.called("read_note", text, Some(server)).await;
         assert_eq!(reply.content(), format!("Notes.read_note: {text}"));
     }
-    let told = |reply: Message| format!("{} {}", reply.kind(), reply.error());
+    let described = |reply: Message| format!("{} {}", reply.kind(), reply.error());
     let mut errors = Vec::new();
     for (tool, server) in [("send_mail", Some("notes")), ("read_note", Some("nobody")), ("no_tool", None)] {
-        errors.push(told(peer.called(tool, "", server).await));
+        errors.push(described(peer.called(tool, "", server).await));
     }
     insta::assert_snapshot!(errors.join("\n"), @r#"
     RockBot.Tools.ToolError Unknown tool 'send_mail' on server 'notes'. Available tools: [read_note, write_note]. Re-invoke with one of those names, or call mcp_get_service_details(server_name: "notes") for their schemas.
@@ -169,7 +169,7 @@ async fn a_proxys_call_is_answered_on_its_topic_by_tool_and_by_server_in_any_cas
 }
 
 #[tokio::test]
-async fn a_call_without_an_address_is_answered_where_its_agent_listens() {
+async fn the_reply_to_a_call_without_an_address_goes_to_its_agents_topic() {
     let Fixture { site, small: _small, daemon } = Fixture::start().await;
     let peer = Peer::start(&site, "RockBot").await;
     let call = peer.call("read_note", "home", Some("notes")).reply_to("");
@@ -179,10 +179,10 @@ async fn a_call_without_an_address_is_answered_where_its_agent_listens() {
 }
 
 #[tokio::test]
-async fn every_request_about_servers_is_answered_and_what_is_not_served_with_an_error() {
+async fn every_request_about_servers_gets_a_reply_and_an_unsupported_one_an_error() {
     let Fixture { site, small: _small, daemon } = Fixture::start().await;
     let peer = Peer::start(&site, "RockBot").await;
-    let details = peer.asked("McpGetServiceDetailsRequest", &json!({"serverName": "notes"})).await;
+    let details = peer.manage("McpGetServiceDetailsRequest", &json!({"serverName": "notes"})).await;
     insta::assert_json_snapshot!(shown(&details), @r#"
     {
       "body": {
@@ -215,7 +215,7 @@ async fn every_request_about_servers_is_answered_and_what_is_not_served_with_an_
     }
     "#);
 
-    let mut told = Vec::new();
+    let mut replies = Vec::new();
     for (kind, body) in [
         ("McpGetServiceDetailsRequest", json!({"serverName": "nobody"})),
         ("McpGetServiceDetailsRequest", json!([])),
@@ -227,11 +227,11 @@ async fn every_request_about_servers_is_answered_and_what_is_not_served_with_an_
         ("McpAnswerQuestionRequest", json!({"questionId": "q", "answers": "{}", "decline": false})),
         ("McpOfTomorrowRequest", json!({"serverName": "notes"})),
     ] {
-        let reply = peer.asked(kind, &body).await;
+        let reply = peer.manage(kind, &body).await;
         assert_eq!(reply.routing_key, "mcp.manage.response.RockBot");
-        told.push(format!("{} {}", reply.kind().trim_start_matches("RockBot.Tools.Mcp."), reply.body()));
+        replies.push(format!("{} {}", reply.kind().trim_start_matches("RockBot.Tools.Mcp."), reply.body()));
     }
-    insta::assert_snapshot!(told.join("\n"), @r#"
+    insta::assert_snapshot!(replies.join("\n"), @r#"
     McpGetServiceDetailsResponse {"error":"Server 'nobody' is not connected","serverName":"nobody","tools":[]}
     McpGetServiceDetailsResponse {"error":"The request cannot be read: expected a JSON object, found an array.","serverName":"","tools":[]}
     McpRegisterServerResponse {"error":"Tool 'mcp_register_server' is not registered: registration is off.","serverName":"new","success":false,"summary":null}
@@ -243,7 +243,7 @@ async fn every_request_about_servers_is_answered_and_what_is_not_served_with_an_
     McpOfTomorrowResponse {"error":"This bridge does not serve requests of the type RockBot.Tools.Mcp.McpOfTomorrowRequest.","serverName":"notes"}
     "#);
 
-    // The only one that has no reply; what is asked after it shows that it was taken.
+    // The only one that has no reply; the reply to a later request shows that it was taken.
     let release = peer.question("McpReleaseSessionQuestionsRequest", &json!({"sessionId": "s"}));
     peer.management.send(&release).await;
     let unknown = peer.question("any", &json!({})).of_type("of.nobody");

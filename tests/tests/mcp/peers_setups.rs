@@ -12,7 +12,7 @@ use crate::small::{Small, known};
 
 const AGENTS: &str = "[identity]\ntrust_headers = true\n[agents.RockBot]\ndenied_tools = [\"treasure\"]\n";
 
-/// The queues of an agent's own bridge. What is in them the bridge would have answered, too.
+/// The queues of an agent's own bridge. The bridge would have replied, too, to the messages in them.
 struct OwnBridge {
     calls: Client,
     questions: Client,
@@ -26,8 +26,8 @@ impl OwnBridge {
         }
     }
 
-    /// Answers what came for it, as it would.
-    async fn answer(&self, request: &Request) {
+    /// Replies to the request, as the bridge would.
+    async fn send_reply(&self, request: &Request) {
         let queue = if request.routing_key == INVOKE { &self.calls } else { &self.questions };
         let taken = eventually("the bridge's copy", async || queue.replies_to(&request.correlation).pop()).await;
         let reply_to = taken.properties.reply_to().as_ref().unwrap().to_string();
@@ -62,8 +62,8 @@ async fn start(site: &BrokerNamespace, small: &Small, rule: &str) -> Daemon {
     daemon
 }
 
-/// Who answered a request, as the agent saw it.
-fn answerers(peer: &Peer, request: &Request) -> Vec<String> {
+/// Returns the senders of the replies to a request, as the agent saw them.
+fn repliers(peer: &Peer, request: &Request) -> Vec<String> {
     let of_both = [peer.proxy.replies_to(&request.correlation), peer.management.replies_to(&request.correlation)];
     let mut sources: Vec<String> = of_both.concat().iter().map(|reply| reply.header("rb-source").to_owned()).collect();
     sources.sort();
@@ -76,18 +76,18 @@ async fn caught_up(peer: &Peer) {
 }
 
 #[tokio::test]
-async fn a_daemon_that_answers_for_unknown_servers_races_an_agents_own_bridge() {
+async fn a_daemon_that_replies_for_unknown_servers_races_an_agents_own_bridge() {
     let (site, small) = (BrokerNamespace::shared().await, Small::new());
     let (peer, own) = (Peer::start(&site, "RockBot").await, OwnBridge::start(&site).await);
     let daemon = start(&site, &small, "").await;
     let requests = for_others(&peer);
     for request in &requests {
         peer.proxy.send(request).await;
-        own.answer(request).await;
+        own.send_reply(request).await;
     }
     for request in &requests {
-        let both = async || (answerers(&peer, request) == ["mcp-bridge.RockBot", "toolbus"]).then_some(());
-        eventually("an answer of each", both).await;
+        let both = async || (repliers(&peer, request) == ["mcp-bridge.RockBot", "toolbus"]).then_some(());
+        eventually("a reply of each", both).await;
     }
     daemon.stop(&site).await;
     assert_eq!(small.calls(), Vec::<String>::new());
@@ -103,21 +103,21 @@ async fn a_daemon_that_ignores_unknown_servers_leaves_them_and_hidden_ones_to_th
     let requests = for_others(&peer);
     for request in &requests {
         peer.proxy.send(request).await;
-        own.answer(request).await;
+        own.send_reply(request).await;
     }
     // What it has is its own, with its mistakes.
     assert_eq!(peer.called("read_note", "one", Some("notes")).await.content(), "notes.read_note: one");
     assert_eq!(peer.called("read_note", "two", None).await.content(), "notes.read_note: two");
     assert_eq!(peer.called("no_tool", "", Some("notes")).await.code(), "tool_not_found");
-    let asked = async |kind: &str, body: &Value| peer.asked(kind, body).await.body();
-    let details = asked("McpGetServiceDetailsRequest", &json!({"serverName": "notes"})).await;
+    let managed = async |kind: &str, body: &Value| peer.manage(kind, body).await.body();
+    let details = managed("McpGetServiceDetailsRequest", &json!({"serverName": "notes"})).await;
     assert_eq!((&details["tools"][0]["name"], &details["error"]), (&json!("read_note"), &Value::Null));
-    let resources = asked("McpListResourcesRequest", &json!({"serverName": "NOTES"})).await;
+    let resources = managed("McpListResourcesRequest", &json!({"serverName": "NOTES"})).await;
     assert!(resources["error"].as_str().unwrap().contains("resources"), "{resources}");
     daemon.stop(&site).await;
     caught_up(&peer).await;
     for request in &requests {
-        assert_eq!(answerers(&peer, request), ["mcp-bridge.RockBot"], "{request:?}");
+        assert_eq!(repliers(&peer, request), ["mcp-bridge.RockBot"], "{request:?}");
     }
     assert_eq!(small.calls(), ["notes.read_note: one", "notes.read_note: two"]);
 }
@@ -129,13 +129,13 @@ async fn a_server_that_both_bridges_have_is_called_by_both() {
     let daemon = start(&site, &small, "unknown_server = \"ignore\"").await;
     let call = peer.call("read_note", "both", Some("notes"));
     peer.proxy.send(&call).await;
-    own.answer(&call).await;
-    eventually("two answers", async || (answerers(&peer, &call).len() == 2).then_some(())).await;
+    own.send_reply(&call).await;
+    eventually("two replies", async || (repliers(&peer, &call).len() == 2).then_some(())).await;
     daemon.stop(&site).await;
 }
 
 #[tokio::test]
-async fn a_daemon_in_the_place_of_a_bridge_takes_what_waits_in_the_bridges_queues() {
+async fn a_daemon_instead_of_a_bridge_takes_the_messages_in_the_bridges_queues() {
     let (site, small) = (BrokerNamespace::shared().await, Small::new());
     let names = ["mcp-bridge.RockBot", "mcp-bridge.RockBot.manage", "mcp-bridge.RockBot.refresh"];
     let peer = Peer::start(&site, "RockBot").await;

@@ -81,7 +81,7 @@ impl Caller<'_> {
         ]
     }
 
-    /// Every way to a tool of a server, those that only ask about it included.
+    /// Every way to a tool of a server, those that only describe it included.
     fn all_ways(&self, server: &str, tool: &str) -> Vec<Request> {
         let question = json!({"server_name": server, "tool_name": tool});
         let mut all = self.ways(server, tool, "").to_vec();
@@ -114,31 +114,31 @@ impl Caller<'_> {
         let summed: Known = services.as_array().unwrap().iter().map(summed).collect();
         assert_eq!(summed, *all, "mcp_list_services");
 
-        let mut asked = Known::new();
+        let mut managed = Known::new();
         let mut described = Known::new();
         for server in ["notes", "vault"] {
             let details = self.client.exchange(&self.details(server)).await.body();
             if details["error"].is_null() {
-                asked.insert(server.to_owned(), names(&details["tools"]));
+                managed.insert(server.to_owned(), names(&details["tools"]));
             }
             let call = self.call("tool.invoke", "mcp_get_service_details", &json!({"server_name": server}));
             if let Ok(tools) = serde_json::from_str::<Value>(&self.client.exchange(&call).await.content()) {
                 described.insert(server.to_owned(), names(&tools));
             }
         }
-        assert_eq!((&asked, &described), (all, all), "mcp.manage and mcp_get_service_details");
+        assert_eq!((&managed, &described), (all, all), "mcp.manage and mcp_get_service_details");
     }
 
-    /// Checks that these are nowhere for the caller, and that nothing tells them from what is not there.
+    /// Checks that these are nowhere for the caller, and look like unknown ones.
     async fn lacks(&self, hidden: &[[(&str, &str); 2]]) {
         for [hidden, unknown] in hidden {
             let ways = self.all_ways(hidden.0, hidden.1).into_iter().zip(self.all_ways(unknown.0, unknown.1));
-            for (way, (ask, ask_unknown)) in ways.enumerate() {
-                let told = self.client.exchange(&ask).await;
-                let of_unknown = self.client.exchange(&ask_unknown).await;
-                let renamed = said(&told).replace(hidden.1, unknown.1).replace(hidden.0, unknown.0);
-                assert_eq!(renamed, said(&of_unknown), "way {way} to {hidden:?}");
-                assert!(way >= 5 || told.code() == "tool_not_found", "way {way} to {hidden:?}: {told:?}");
+            for (way, (request, unknown_request)) in ways.enumerate() {
+                let of_hidden = self.client.exchange(&request).await;
+                let of_unknown = self.client.exchange(&unknown_request).await;
+                let renamed = comparable(&of_hidden).replace(hidden.1, unknown.1).replace(hidden.0, unknown.0);
+                assert_eq!(renamed, comparable(&of_unknown), "way {way} to {hidden:?}");
+                assert!(way >= 5 || of_hidden.code() == "tool_not_found", "way {way} to {hidden:?}: {of_hidden:?}");
             }
         }
     }
@@ -162,8 +162,8 @@ fn names(tools: &Value) -> Vec<String> {
     tools.as_array().unwrap().iter().map(|tool| tool["name"].as_str().unwrap().to_owned()).collect()
 }
 
-/// Everything that a reply says, without what differs from answer to answer.
-fn said(reply: &Message) -> String {
+/// Returns the body of a reply without what differs from reply to reply.
+fn comparable(reply: &Message) -> String {
     let mut body = reply.body();
     if let Some(id) = body.get_mut("toolCallId") {
         *id = Value::Null;
@@ -174,7 +174,7 @@ fn said(reply: &Message) -> String {
 }
 
 #[tokio::test]
-async fn what_the_rules_of_an_agent_a_binding_or_a_server_deny_is_nowhere() {
+async fn a_tool_denied_by_an_agent_a_binding_or_a_server_is_nowhere() {
     let small = Small::new();
     let (site, daemon, client) = knowing(&format!("{RULES}{}", servers(&small)), &["notes", "vault"]).await;
     for (agent, binding, all, hidden) in [
@@ -213,17 +213,17 @@ async fn an_index_shows_no_tool_that_its_agent_may_not_use() {
     for (agent, all) in [("free", everything()), ("listed", one_note()), ("denied", one_note())] {
         let client = Client::connect(&site).await;
         client.bind(&format!("tool.meta.mcp.{agent}")).await;
-        let ask = client.raw("{}").on(REFRESH).by(agent).of_type("RockBot.Tools.Mcp.McpMetadataRefreshRequest");
-        client.send(&ask).await;
+        let request = client.raw("{}").on(REFRESH).by(agent).of_type("RockBot.Tools.Mcp.McpMetadataRefreshRequest");
+        client.send(&request).await;
         let index = eventually("an index", async || client.received().pop()).await.body();
-        let told: Known = index["servers"].as_array().unwrap().iter().map(summed).collect();
-        assert_eq!(told, all, "{agent}");
+        let indexed: Known = index["servers"].as_array().unwrap().iter().map(summed).collect();
+        assert_eq!(indexed, all, "{agent}");
     }
     daemon.stop(&site).await;
 }
 
 #[tokio::test]
-async fn what_an_operator_switches_off_is_nowhere_until_it_is_switched_on_again() {
+async fn a_tool_or_source_that_an_operator_disables_is_nowhere_until_it_is_enabled() {
     let small = Small::new();
     let (site, daemon, client) = knowing(&format!("{RULES}{}", servers(&small)), &["notes", "vault"]).await;
     let caller = Caller { client: &client, sign: &|request| request.by("free") };
@@ -243,7 +243,7 @@ async fn what_an_operator_switches_off_is_nowhere_until_it_is_switched_on_again(
 }
 
 #[tokio::test]
-async fn the_broker_says_who_sees_which_tools() {
+async fn the_login_at_the_broker_decides_which_tools_are_shown() {
     let (site, small) = (BrokerNamespace::shared().await, Small::new());
     let logins = ["mcp-listed", "mcp-free"];
     let users = logins.map(|name| json!({"name": name, "password": "a password", "tags": []}));

@@ -16,7 +16,7 @@ async fn content(client: &Client, request: &Request) -> String {
     if reply.code().is_empty() { reply.content() } else { reply.code() }
 }
 
-fn asked(client: &Client, server: Option<&str>) -> Request {
+fn same_tool(client: &Client, server: Option<&str>) -> Request {
     let request = client.request("same", &json!({"text": "x"}));
     match server {
         Some(server) => request.header("rb-rb-mcp-server", server),
@@ -32,21 +32,21 @@ async fn the_first_server_by_name_has_the_name_and_the_other_is_reached_by_its_o
     let (site, daemon, client) = Daemon::with_client(&format!("{slow}{beta}")).await;
     known(&daemon, &["beta"]).await;
     known(&daemon, &["alpha"]).await;
-    // Names are settled once every server has been tried; before that, beta answers.
+    // Names are settled once every server has been tried; before that, beta is called.
     eventually("the name to be alpha's", async || {
-        (content(&client, &asked(&client, None)).await == "alpha.same: x").then_some(())
+        (content(&client, &same_tool(&client, None)).await == "alpha.same: x").then_some(())
     })
     .await;
     for (server, expected) in [(None, "alpha"), (Some("alpha"), "alpha"), (Some("beta"), "beta")] {
         for topic in ["tool.invoke", INVOKE] {
-            let request = asked(&client, server).on(topic);
+            let request = same_tool(&client, server).on(topic);
             assert_eq!(content(&client, &request).await, format!("{expected}.same: x"), "{server:?} on {topic}");
         }
     }
     let list = client.exchange(&client.raw("{\"names\":[\"same\"]}").on("tool.list")).await.body();
     assert_eq!((&list["tools"][0]["source"], list["tools"].as_array().unwrap().len()), (&json!("mcp:alpha"), 1));
 
-    // Said once, however often a server starts.
+    // Logged once, however often a server starts.
     let process = async || daemon.operate(&["mcp", "show", "alpha", "--output", "json"]).await.json()["pid"].clone();
     let before = process().await;
     assert_eq!(daemon.operate(&["mcp", "restart", "alpha"]).await.code, 0);
@@ -55,19 +55,19 @@ async fn the_first_server_by_name_has_the_name_and_the_other_is_reached_by_its_o
         (!now.is_null() && now != before).then_some(())
     })
     .await;
-    assert_eq!(content(&client, &asked(&client, None)).await, "alpha.same: x");
+    assert_eq!(content(&client, &same_tool(&client, None)).await, "alpha.same: x");
     let clashes = daemon.logged(CLASH);
-    let told: Vec<&Value> = clashes.iter().collect();
-    assert_eq!(told.len(), 1, "{told:?}");
+    let warnings: Vec<&Value> = clashes.iter().collect();
+    assert_eq!(warnings.len(), 1, "{warnings:?}");
     assert_eq!(
-        (&told[0]["tool"], &told[0]["kept"], &told[0]["shadowed"]),
+        (&warnings[0]["tool"], &warnings[0]["kept"], &warnings[0]["shadowed"]),
         (&json!("same"), &json!("mcp:alpha"), &json!("mcp:beta"))
     );
 
     // When the first is gone, its name is the other's.
     daemon.reload(&beta).await;
     eventually("the name to be beta's", async || {
-        (content(&client, &asked(&client, None)).await == "beta.same: x").then_some(())
+        (content(&client, &same_tool(&client, None)).await == "beta.same: x").then_some(())
     })
     .await;
     daemon.stop(&site).await;
@@ -79,8 +79,8 @@ async fn a_rest_tool_has_its_name_whatever_servers_have() {
     let rest = backend.tool("same", "/work?id={id}", "");
     let (site, daemon, client) = knowing(&format!("{rest}{}", small.section("alpha", &["same"], "")), &["alpha"]).await;
     assert_eq!(client.call("same", &json!({"id": "rest"})).await.content(), "worked for rest");
-    assert_eq!(content(&client, &asked(&client, Some("alpha"))).await, "alpha.same: x");
-    assert_eq!(content(&client, &asked(&client, None).on(INVOKE)).await, "alpha.same: x");
+    assert_eq!(content(&client, &same_tool(&client, Some("alpha"))).await, "alpha.same: x");
+    assert_eq!(content(&client, &same_tool(&client, None).on(INVOKE)).await, "alpha.same: x");
     daemon.logged_times(CLASH, 1).await;
     daemon.stop(&site).await;
 }
@@ -102,7 +102,7 @@ async fn a_server_that_a_caller_registers_takes_no_name() {
     assert_eq!(reply.content(), format!("Server 'alpha' registered successfully. 3 tool(s) available. {lasting}"));
     for (server, expected) in [(None, "beta.same: x"), (Some("beta"), "beta.same: x"), (Some("alpha"), "alpha.same: x")]
     {
-        assert_eq!(content(&client, &asked(&client, server)).await, expected, "{server:?}");
+        assert_eq!(content(&client, &same_tool(&client, server)).await, expected, "{server:?}");
     }
     assert_eq!(client.call("echo_alpha", &json!({})).await.content(), "alpha.echo_alpha: ");
     assert!(client.call("current_time", &json!({})).await.content().contains("UTC"));

@@ -31,7 +31,7 @@ async fn called(client: &Client, agent: &str, tool: &str, arguments: &Value) -> 
     client.exchange(&client.request(tool, arguments).by(agent)).await
 }
 
-/// Returns what a server tells of itself; the code of the reply when it tells nothing.
+/// Returns the result of a server's tool `about`, or the code of the error.
 async fn about(client: &Client, agent: &str, server: &str) -> Result<Value, String> {
     let request = client.request("about", &json!({})).by(agent).header("rb-rb-mcp-server", server);
     let reply = client.exchange(&request).await;
@@ -44,7 +44,7 @@ async fn listed(client: &Client, agent: &str) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn nobody_registers_anything_unless_the_configuration_allows_it() {
+async fn no_agent_registers_servers_unless_the_configuration_allows_it() {
     let small = Small::new();
     let (site, daemon, client) =
         knowing(&format!("{AGENTS}{}", small.section("notes", &["about"], "")), &["notes"]).await;
@@ -64,7 +64,7 @@ async fn nobody_registers_anything_unless_the_configuration_allows_it() {
 }
 
 #[tokio::test]
-async fn what_the_rules_allow_is_registered_and_is_there_after_a_restart_until_it_is_removed() {
+async fn an_allowed_server_is_registered_and_outlives_a_restart_until_it_is_removed() {
     let (site, daemon, client) = Daemon::with_client(&allowed()).await;
     let reply = called(&client, "ana", TOOLS[0], &arguments("Mine")).await;
     let lasting = "It stays until you unregister it, also when the daemon restarts.";

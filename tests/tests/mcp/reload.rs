@@ -74,7 +74,7 @@ async fn a_file_that_is_changed_in_any_way_touches_the_servers_that_changed() {
 }
 
 #[tokio::test]
-async fn a_file_that_is_broken_or_gone_changes_nothing_and_the_log_says_why() {
+async fn a_file_that_is_broken_or_gone_changes_nothing_and_the_reason_is_logged() {
     let small = Small::new();
     let [a, b] = ["a", "b"].map(|name| small.entry(name, &[name]));
     small.write(&[("a", a.clone())]);

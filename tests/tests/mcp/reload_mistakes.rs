@@ -12,9 +12,9 @@ use crate::small::{Small, known};
 /// Log message for every mistake, once.
 const MISTAKE: &str = "MCP servers cannot be used as they are configured";
 
-/// Waits until the last error of `time` says something of its configuration, or nothing; gives the server's status.
-async fn told(daemon: &Daemon, is_outdated: bool) -> Value {
-    eventually("what is told of the server", async || {
+/// Waits until the last error of `time` names its configuration, or does not; gives the server's status.
+async fn status_when(daemon: &Daemon, is_outdated: bool) -> Value {
+    eventually("the last error of the server", async || {
         let status = status(daemon, "time").await;
         (status["lastError"].to_string().contains("goes on as it was configured before") == is_outdated)
             .then_some(status)
@@ -23,7 +23,7 @@ async fn told(daemon: &Daemon, is_outdated: bool) -> Value {
 }
 
 #[tokio::test]
-async fn a_server_with_a_mistake_goes_on_as_it_was_and_the_operator_is_told() {
+async fn a_server_with_a_mistake_goes_on_as_it_was_and_the_mistake_is_reported() {
     let (site, work) = (BrokerNamespace::shared().await, Workplace::new().await);
     let good = work.servers(&["git", "time"]);
     let daemon = work.daemon(&site, &good, "").await;
@@ -44,33 +44,33 @@ async fn a_server_with_a_mistake_goes_on_as_it_was_and_the_operator_is_told() {
         })
         .await;
         assert!(line["problem"].as_str().unwrap().contains("`time` goes on as it was"), "{line}");
-        let status = told(&daemon, true).await;
+        let status = status_when(&daemon, true).await;
         assert!(status["lastError"].as_str().unwrap().contains(field), "{status}");
         assert_eq!((&status["pid"], &status["phase"]), (&time, &json!("ready")));
-        // Everybody may read this, and paths and variables are nothing for everybody.
+        // `/status` is public, and shows neither paths nor variables.
         let public = daemon.get("/status").await.unwrap().1.to_string();
         assert!(!public.contains("mcp.json") && !public.contains("NOT_SET_HERE"), "{public}");
         assert!(public.contains("goes on as it was configured before: `toolbus status` says why"), "{public}");
         works().await;
     }
 
-    // A signal reads the file, too, and tells nothing that is known.
+    // A signal reads the file, too, and reports nothing that is known.
     let signalled = format!(
         "[http]\nadmin_token = \"a-token-of-the-tests\"\n[mcp]\nservers_file = {:?}\n[tools.limits.get_current_time]\n\
          max_in_flight = 1\n",
         work.text("mcp.json")
     );
     assert_eq!(daemon.reload(&signalled).await["message"], "reload: done");
-    assert_eq!(told(&daemon, true).await["pid"], time);
+    assert_eq!(status_when(&daemon, true).await["pid"], time);
     works().await;
     daemon.logged_times(MISTAKE, 2).await;
 
-    // Who checks the file is not spared.
+    // `toolbus check` reports the mistake, too.
     let check = daemon.operate(&["check", "--config", "site.toml", "--config", "more.toml"]).await;
     assert_eq!(check.code, 2, "{check:?}");
 
     work.write(&good);
-    assert_eq!(told(&daemon, false).await["pid"], time, "nothing differs from what runs");
+    assert_eq!(status_when(&daemon, false).await["pid"], time, "nothing differs from what runs");
     assert_eq!(ready(&daemon, "git").await["pid"], git);
     daemon.stop(&site).await;
 }

@@ -15,7 +15,7 @@ use toolbus_testing::redis::{PASSWORD, RedisServer};
 
 use crate::small::{PROGRAM, Small, known, python};
 
-/// In which a change reaches the other replicas.
+/// Time within which a change reaches the other replicas.
 const SPREAD: Duration = Duration::from_secs(2);
 
 /// A configuration with this server as the store, and registering allowed.
@@ -63,7 +63,7 @@ async fn code(client: &Client, tool: &str, arguments: &Value) -> String {
 }
 
 #[tokio::test]
-async fn what_is_disabled_at_one_replica_is_disabled_at_the_other_and_enabled_again() {
+async fn a_tool_disabled_at_one_replica_is_disabled_at_the_other_and_enabled_again() {
     let (site, _redis, [one, other]) = replicas().await;
     let client = Client::connect(&site).await;
     for _ in 0..2 {
@@ -83,7 +83,7 @@ async fn what_is_disabled_at_one_replica_is_disabled_at_the_other_and_enabled_ag
 }
 
 #[tokio::test]
-async fn a_server_that_is_registered_at_one_replica_answers_at_both_until_it_is_unregistered() {
+async fn a_server_registered_at_one_replica_is_reached_at_both_until_it_is_unregistered() {
     let (site, _redis, [one, other]) = replicas().await;
     let client = Client::connect(&site).await;
     let arguments = json!({"server_name": "mine", "command": python(), "arguments": [PROGRAM, "mine", "about", "x"]});
@@ -106,7 +106,7 @@ async fn a_server_that_is_registered_at_one_replica_answers_at_both_until_it_is_
         let about: Value = serde_json::from_str(&reply.content()).unwrap();
         processes.insert(about["pid"].as_u64().unwrap());
     }
-    assert_eq!(processes.len(), 2, "each replica has answered by a server of its own");
+    assert_eq!(processes.len(), 2, "each replica has called a server of its own");
 
     let taken = client.exchange(&client.request("mcp_register_server", &arguments).by("bruno")).await;
     assert_eq!(taken.body()["isError"], true, "{taken:?}");
@@ -123,7 +123,7 @@ async fn a_server_that_is_registered_at_one_replica_answers_at_both_until_it_is_
 }
 
 #[tokio::test]
-async fn a_store_that_is_away_is_told_once_and_changes_nothing_and_is_read_again() {
+async fn an_unreachable_store_is_reported_once_changes_nothing_and_is_read_again() {
     let (site, redis, [one, other]) = replicas().await;
     switch(&one, "disable").await;
     spread(&other, false).await;
@@ -164,8 +164,8 @@ async fn a_store_that_has_lost_its_data_enables_nothing() {
     spread(&other, false).await;
     redis.command("FLUSHALL").await;
     eventually("the loss to be noticed", async || {
-        let told = "the store has lost what it had; writing what is known here";
-        (!one.logged(told).is_empty() && !other.logged(told).is_empty()).then_some(())
+        let message = "the store has lost what it had; writing what is known here";
+        (!one.logged(message).is_empty() && !other.logged(message).is_empty()).then_some(())
     })
     .await;
     let third = Daemon::start(&site, &sharing(&redis, "")).await;
@@ -199,7 +199,7 @@ async fn a_replica_that_starts_without_its_store_waits_and_takes_no_call() {
 }
 
 #[tokio::test]
-async fn a_replica_with_another_configuration_is_told_until_it_ends() {
+async fn a_replica_with_another_configuration_is_reported_until_it_ends() {
     let (site, redis) = (BrokerNamespace::shared().await, RedisServer::start().await);
     let (one, same) = (sharing(&redis, "[bus]\nname = \"one\"\n"), sharing(&redis, "[bus]\nname = \"same\"\n"));
     let other = sharing(&redis, "[bus]\nname = \"other\"\n[invoke]\nmax_in_flight = 7\n");
@@ -226,7 +226,7 @@ async fn a_replica_with_another_configuration_is_told_until_it_ends() {
 }
 
 #[tokio::test]
-async fn lists_and_pings_are_answered_by_the_daemons_that_run_calls() {
+async fn the_daemons_that_run_calls_reply_to_lists_and_pings() {
     let (site, redis, small) = (BrokerNamespace::shared().await, RedisServer::start().await, Small::new());
     let with_roles = |roles: &str, more: &str| sharing(&redis, &format!("[daemon]\nroles = [{roles}]\n{more}"));
     let bridge = with_roles("\"mcp\"", &small.section("till", &["pay"], ""));
@@ -241,7 +241,7 @@ async fn lists_and_pings_are_answered_by_the_daemons_that_run_calls() {
 
 /// Callers of an update, each with one call at a time.
 const CALLERS: usize = 16;
-/// Calls that have to be answered between two steps of an update.
+/// Replies that have to come between two steps of an update.
 const BETWEEN: usize = 100;
 
 #[tokio::test]
@@ -252,7 +252,7 @@ async fn an_update_of_one_replica_after_the_other_loses_no_call_and_runs_none_tw
     for daemon in [&one, &other] {
         known(daemon, &["till"]).await;
     }
-    let (is_over, answered) = (AtomicBool::new(false), AtomicUsize::new(0));
+    let (is_over, replied) = (AtomicBool::new(false), AtomicUsize::new(0));
     let calling = async |caller: usize| {
         let client = Client::connect(&site).await;
         let mut sent = Vec::new();
@@ -261,14 +261,14 @@ async fn an_update_of_one_replica_after_the_other_loses_no_call_and_runs_none_tw
             let reply = client.exchange(&client.request("pay", &json!({"text": text})).by("ana")).await;
             assert_eq!(reply.code(), "", "{reply:?}");
             assert_eq!(reply.content(), format!("till.pay: {text}"));
-            answered.fetch_add(1, Ordering::Relaxed);
+            replied.fetch_add(1, Ordering::Relaxed);
             sent.push(reply.content());
         }
         sent
     };
     let progress = async || {
-        let goal = answered.load(Ordering::Relaxed) + BETWEEN;
-        eventually("answers", async || (answered.load(Ordering::Relaxed) >= goal).then_some(())).await;
+        let goal = replied.load(Ordering::Relaxed) + BETWEEN;
+        eventually("replies", async || (replied.load(Ordering::Relaxed) >= goal).then_some(())).await;
     };
     let updating = async {
         progress().await;

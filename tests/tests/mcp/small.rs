@@ -1,4 +1,4 @@
-//! Small MCP servers, which say who was asked and with what they were started.
+//! Small MCP servers, which record their calls and report their environment.
 
 use std::path::{Path, PathBuf};
 
@@ -12,7 +12,7 @@ use toolbus_testing::patience::eventually;
 /// The program that every small server is.
 pub(crate) const PROGRAM: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/python/mcp_small.py");
 
-/// A folder in which small servers tell of their calls, and in which files of servers are.
+/// A folder in which small servers record their calls, and which has the files of servers.
 pub(crate) struct Small {
     folder: TempDir,
 }
@@ -36,7 +36,7 @@ impl Small {
         self.section_with(name, tools, &[], &[], more)
     }
 
-    /// The same with further arguments and variables.
+    /// A server with these tools, arguments and variables, as a section.
     pub(crate) fn section_with(
         &self,
         name: &str,
@@ -67,7 +67,7 @@ impl Small {
         json!({"LOG": self.path("calls"), "TOOLBUS_TEST_RUN": run})
     }
 
-    /// Puts a file of these servers in the place of the one that there is.
+    /// Writes the file of these servers anew.
     pub(crate) fn write(&self, servers: &[(&str, Value)]) {
         let servers: serde_json::Map<String, Value> =
             servers.iter().map(|(name, entry)| ((*name).to_owned(), entry.clone())).collect();
@@ -90,8 +90,8 @@ impl Small {
 
     /// Every call that was run, as `server.tool: text`.
     pub(crate) fn calls(&self) -> Vec<String> {
-        let told = std::fs::read_to_string(self.path("calls")).unwrap_or_default();
-        told.lines().map(str::to_owned).collect()
+        let text = std::fs::read_to_string(self.path("calls")).unwrap_or_default();
+        text.lines().map(str::to_owned).collect()
     }
 }
 
@@ -100,7 +100,7 @@ pub(crate) fn python() -> String {
     std::env::var("TOOLBUS_PYTHON").unwrap_or_else(|_| "/usr/bin/python3".to_owned())
 }
 
-/// Returns what `toolbus mcp list` tells of the servers, when the tools of all of these are known.
+/// Returns the output of `toolbus mcp list`, once the tools of all of these are known.
 pub(crate) async fn known(daemon: &Daemon, servers: &[&str]) -> Value {
     eventually("the tools of the servers", async || {
         let listed = daemon.operate(&["mcp", "list", "--output", "json"]).await;

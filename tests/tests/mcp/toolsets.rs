@@ -19,7 +19,7 @@ struct Fixture {
     site: BrokerNamespace,
     daemon: Daemon,
     client: Client,
-    /// Where sessions have their directories.
+    /// Folder of the sessions' directories.
     desks: TempDir,
     _small: Small,
 }
@@ -63,9 +63,9 @@ impl Fixture {
         self.client.raw(body.to_string()).by(agent)
     }
 
-    /// Returns what the server of a session tells of itself.
+    /// Returns the result of `about` at the server of a session.
     async fn about(&self, agent: &str, session: &str) -> Value {
-        told(&self.client.exchange(&self.request(agent, session)).await)
+        parsed(&self.client.exchange(&self.request(agent, session)).await)
     }
 
     async fn end(&self, agent: &str, session: &str) {
@@ -78,7 +78,7 @@ impl Fixture {
         shown["sessions"].as_u64().unwrap()
     }
 
-    /// The same, without the folder of this run, and what differs from run to run.
+    /// Result of `about` without the folder and process id of this run.
     fn shown(&self, about: &Value) -> Value {
         let text = about.to_string().replace(&self.desks.path().display().to_string(), "[desks]");
         let mut shown: Value = serde_json::from_str(&text).unwrap();
@@ -87,7 +87,7 @@ impl Fixture {
     }
 }
 
-fn told(reply: &Message) -> Value {
+fn parsed(reply: &Message) -> Value {
     assert_eq!(reply.code(), "", "{reply:?}");
     serde_json::from_str(&reply.content()).unwrap()
 }
@@ -147,12 +147,12 @@ async fn each_session_has_a_server_of_its_own_that_knows_whose_it_is() {
     let other = fixture.about("ana", "two").await;
     let others = fixture.about("bruno", "one").await;
     assert_eq!((&again["pid"], &again["asked"]), (&first["pid"], &json!(2)));
-    for (about, who, which) in [(&other, "ana", "two"), (&others, "bruno", "one")] {
+    for (about, of_agent, which) in [(&other, "ana", "two"), (&others, "bruno", "one")] {
         assert_ne!(about["pid"], first["pid"]);
         assert_eq!(about["asked"], 1);
-        assert_eq!(about["arguments"], json!(["--for", who, format!("{which} of {who}")]));
-        assert_eq!((&about["environment"]["WHO"], &about["environment"]["WHICH"]), (&json!(who), &json!(which)));
-        let desk = fixture.desks.path().join(who);
+        assert_eq!(about["arguments"], json!(["--for", of_agent, format!("{which} of {of_agent}")]));
+        assert_eq!((&about["environment"]["WHO"], &about["environment"]["WHICH"]), (&json!(of_agent), &json!(which)));
+        let desk = fixture.desks.path().join(of_agent);
         assert_eq!(about["cwd"], json!(desk.join(which)));
         assert_eq!(about["roots"], json!([format!("file://{}", desk.display())]));
     }
@@ -188,7 +188,7 @@ async fn the_server_of_an_idle_session_ends() {
 }
 
 #[tokio::test]
-async fn a_server_of_a_set_is_reached_by_its_name_through_a_set_that_the_caller_has_and_by_nobody_else() {
+async fn a_server_of_a_set_is_reached_by_its_name_only_by_callers_that_have_the_set() {
     let fixture = Fixture::start("").await;
     let first = fixture.about("ana", "one").await;
     let named = |agent: &str, session: Option<&str>| {
@@ -196,12 +196,12 @@ async fn a_server_of_a_set_is_reached_by_its_name_through_a_set_that_the_caller_
         [call().header("rb-rb-mcp-server", "work"), call().on(INVOKE).header("rb-rb-mcp-server", "WORK")]
     };
     for request in named("ana", Some("one")) {
-        assert_eq!(told(&fixture.client.exchange(&request).await)["pid"], first["pid"]);
+        assert_eq!(parsed(&fixture.client.exchange(&request).await)["pid"], first["pid"]);
     }
     let inner = json!({"server_name": "work", "tool_name": "about", "arguments": {}});
     let body = json!({"toolName": "mcp_invoke_tool", "arguments": inner, "sessionId": "one"});
     let invoke = |agent: &str| fixture.client.raw(body.to_string()).by(agent);
-    let inside = told(&fixture.client.exchange(&invoke("ana")).await);
+    let inside = parsed(&fixture.client.exchange(&invoke("ana")).await);
     assert_eq!((&inside["pid"], &inside["asked"]), (&first["pid"], &json!(4)));
 
     for request in named("ana", None) {
@@ -229,7 +229,7 @@ async fn the_servers_of_sessions_end_with_a_daemon_that_is_killed() {
 }
 
 #[tokio::test]
-async fn a_shared_set_has_one_server_for_everybody_and_needs_no_session() {
+async fn a_shared_set_has_one_server_for_every_caller_and_needs_no_session() {
     let (site, small) = (BrokerNamespace::shared().await, Small::new());
     let server = small.section("Work", &["about"], "");
     let daemon = Daemon::start(&site, &format!("{AGENTS}{server}")).await;
@@ -242,7 +242,7 @@ async fn a_shared_set_has_one_server_for_everybody_and_needs_no_session() {
     };
     fixture.listed_by("ana", &["desk.about"]).await;
     fixture.listed_by("carla", &[]).await;
-    let first = told(&fixture.client.exchange(&fixture.call("ana", "desk.about", None)).await);
+    let first = parsed(&fixture.client.exchange(&fixture.call("ana", "desk.about", None)).await);
     let second = fixture.about("bruno", "any").await;
     assert_eq!((&second["pid"], &second["asked"]), (&first["pid"], &json!(2)));
     let plain = fixture.client.exchange(&fixture.call("ana", "about", None)).await;

@@ -6,7 +6,7 @@ use toolbus_e2e::http::{Connection, hello};
 use crate::tokens::{ANA, RULES};
 
 #[tokio::test]
-async fn connections_that_have_shown_a_token_stay_while_strangers_come_and_go() {
+async fn connections_with_a_token_stay_while_others_come_and_go() {
     let daemon = Daemon::alone(RULES).await;
     let mut known = Vec::new();
     for _ in 0..200 {

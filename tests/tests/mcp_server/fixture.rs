@@ -13,7 +13,7 @@ pub(crate) struct Fixture {
     pub(crate) daemon: Daemon,
 }
 
-/// Rules by which ana has these tools, and whatever else is said of her, and bea has `echo`.
+/// Rules by which ana has these tools and `more`, further keys of her section, and bea has `echo`.
 pub(crate) fn rules(backend: &Backend, tools: &[&str], more: &str) -> String {
     let gate = backend.tool("gate", "/gate?id={id}", "");
     let large = backend.endpoint(
@@ -46,7 +46,7 @@ impl Fixture {
         format!("Mcp-Session-Id: {}", began.header("mcp-session-id").unwrap())
     }
 
-    pub(crate) async fn ask(&self, head: &[&str], message: &Value) -> Value {
+    pub(crate) async fn exchange(&self, head: &[&str], message: &Value) -> Value {
         self.client().await.post(head, message).await.json()
     }
 

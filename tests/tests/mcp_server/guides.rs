@@ -19,19 +19,19 @@ allowed_tools = ["current_time"]
 "#;
 const GUIDE: &str = "toolbus://guides/working-memory";
 
-async fn ask(fixture: &Fixture, token: &str, method: &str, params: Value) -> Value {
+async fn exchange(fixture: &Fixture, token: &str, method: &str, params: Value) -> Value {
     let session = fixture.session(token).await;
-    fixture.ask(&[token, &session], &json!({"jsonrpc": "2.0", "id": 1, "method": method, "params": params})).await
+    fixture.exchange(&[token, &session], &json!({"jsonrpc": "2.0", "id": 1, "method": method, "params": params})).await
 }
 
 #[tokio::test]
 async fn a_client_lists_and_reads_the_guides_of_the_tools_that_it_may_use() {
     let fixture = Fixture { backend: Backend::start().await, daemon: Daemon::alone(RULES).await };
     for (token, is_there) in [(ANA, true), (BEA, false)] {
-        let listed = ask(&fixture, token, "resources/list", json!({})).await;
+        let listed = exchange(&fixture, token, "resources/list", json!({})).await;
         let resources = listed["result"]["resources"].as_array().unwrap();
         assert_eq!(resources.iter().any(|resource| resource["uri"] == GUIDE), is_there, "{listed}");
-        let read = ask(&fixture, token, "resources/read", json!({"uri": GUIDE})).await;
+        let read = exchange(&fixture, token, "resources/read", json!({"uri": GUIDE})).await;
         let contents = &read["result"]["contents"][0];
         let has_text = contents["text"].as_str().is_some_and(|text| text.contains("save_to_working_memory"));
         assert_eq!((has_text, read["error"]["code"] == -32002), (is_there, !is_there), "{read}");

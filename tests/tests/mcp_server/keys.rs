@@ -33,33 +33,33 @@ async fn durable() -> Fixture {
 }
 
 #[tokio::test]
-async fn a_call_that_comes_again_gets_the_recorded_answer_in_any_session_and_after_a_restart() {
+async fn a_repeated_call_gets_the_recorded_result_in_any_session_and_after_a_restart() {
     let Fixture { backend, daemon } = durable().await;
     backend.open();
     let fixture = Fixture { backend, daemon };
     let [one, other] = [fixture.session(ANA).await, fixture.session(ANA).await];
     for session in [&one, &one, &other] {
-        assert_eq!(text(&fixture.ask(&[ANA, session], &gate("paid")).await), "passed paid");
+        assert_eq!(text(&fixture.exchange(&[ANA, session], &gate("paid")).await), "passed paid");
     }
     let key = fixture.backend.headers("paid")["idempotency-key"].to_str().unwrap().to_owned();
     assert!(key.len() == 64 && key.bytes().all(|byte| byte.is_ascii_hexdigit()), "{key}");
-    let refused = fixture.ask(&[ANA, &one], &gate("other")).await;
+    let refused = fixture.exchange(&[ANA, &one], &gate("other")).await;
     assert_eq!(refused["result"]["_meta"]["toolbus/error"]["code"], "invalid_arguments", "{refused}");
     let bea = fixture.session(BEA).await;
-    let of_bea = fixture.ask(&[BEA, &bea], &keyed("echo", &json!({"text": "hers"}))).await;
+    let of_bea = fixture.exchange(&[BEA, &bea], &keyed("echo", &json!({"text": "hers"}))).await;
     assert_eq!(text(&of_bea), "hers", "each caller has its own keys");
 
     let Fixture { backend, daemon } = fixture;
     let fixture = Fixture { backend, daemon: daemon.killed().await };
     let session = fixture.session(ANA).await;
-    assert_eq!(text(&fixture.ask(&[ANA, &session], &gate("paid")).await), "passed paid");
+    assert_eq!(text(&fixture.exchange(&[ANA, &session], &gate("paid")).await), "passed paid");
     assert_eq!((fixture.backend.count("paid"), fixture.backend.count("other")), (1, 0));
     assert_eq!(fixture.audited("gate").iter().filter(|record| *record == "called ok").count(), 1);
     fixture.daemon.end().await;
 }
 
 #[tokio::test]
-async fn a_call_whose_daemon_is_killed_while_it_runs_is_answered_with_an_unknown_outcome_and_not_run_again() {
+async fn a_call_whose_daemon_is_killed_gets_an_unknown_outcome_and_is_not_run_again() {
     let Fixture { backend, daemon } = durable().await;
     let fixture = Fixture { backend, daemon };
     let session = fixture.session(ANA).await;
@@ -79,7 +79,7 @@ async fn a_call_whose_daemon_is_killed_while_it_runs_is_answered_with_an_unknown
 }
 
 #[tokio::test]
-async fn a_client_that_lost_its_connection_asks_again_and_gets_the_answer_of_the_call_that_ran_on() {
+async fn a_client_that_lost_its_connection_calls_again_and_gets_the_result_of_the_call_that_ran_on() {
     let fixture = Fixture::new(&["gate"]).await;
     let (headers, mut message) = alone(7, "gate", &json!({"id": "left"}));
     message["params"]["_meta"]["rb-idempotency-key"] = json!("order-7");
@@ -107,7 +107,7 @@ async fn over_standard_input_and_output_the_key_goes_on_to_the_daemon() {
         let mut client = Stdio::start(&site, "ana");
         client.begin().await;
         for _ in 0..2 {
-            assert_eq!(text(&client.ask("tools/call", &params).await), "worked for once");
+            assert_eq!(text(&client.exchange("tools/call", &params).await), "worked for once");
         }
         client.close();
         assert_eq!(client.ended().await.0, Some(0));

@@ -14,11 +14,11 @@ async fn a_call_in_a_session_outlives_its_connection_is_audited_once_and_leaves_
     fixture.backend.wait_for("left").await;
     drop(left);
     let echo = call(7, "echo", &json!({"text": "x"}));
-    let refused = fixture.ask(&[ANA, &session], &echo).await;
+    let refused = fixture.exchange(&[ANA, &session], &echo).await;
     assert_eq!(refused["error"]["code"], -32600, "{refused}");
     fixture.backend.open();
     let response = eventually("the id to be free", async || {
-        let response = fixture.ask(&[ANA, &session], &echo).await;
+        let response = fixture.exchange(&[ANA, &session], &echo).await;
         response["result"].is_object().then_some(response)
     })
     .await;
@@ -29,7 +29,7 @@ async fn a_call_in_a_session_outlives_its_connection_is_audited_once_and_leaves_
 }
 
 #[tokio::test]
-async fn a_call_that_stands_alone_is_cancelled_with_its_connection_and_audited_once() {
+async fn a_call_without_a_session_is_cancelled_with_its_connection_and_audited_once() {
     let fixture = Fixture::new(&["gate"]).await;
     let (headers, message) = alone(7, "gate", &json!({"id": "left"}));
     let head: Vec<&str> = [ANA].into_iter().chain(headers.iter().map(String::as_str)).collect();
@@ -42,7 +42,7 @@ async fn a_call_that_stands_alone_is_cancelled_with_its_connection_and_audited_o
 }
 
 #[tokio::test]
-async fn a_daemon_that_ends_answers_calls_in_hand_also_those_whose_answer_is_a_stream() {
+async fn a_draining_daemon_responds_to_running_calls_also_on_streams() {
     let mut fixture = Fixture::new(&["gate"]).await;
     let session = fixture.session(ANA).await;
     let mut news = fixture.listen(ANA, &session).await;
@@ -52,8 +52,8 @@ async fn a_daemon_that_ends_answers_calls_in_hand_also_those_whose_answer_is_a_s
     fixture.daemon.signal("TERM").await;
     eventually("the drain", async || fixture.daemon.logged("draining").pop()).await;
     fixture.backend.open();
-    let answered = tokio::time::timeout(PATIENCE, call.saw("passed late")).await;
-    assert_eq!(answered, Ok(true));
+    let responded = tokio::time::timeout(PATIENCE, call.saw("passed late")).await;
+    assert_eq!(responded, Ok(true));
     let over = tokio::time::timeout(PATIENCE, news.saw("\r\n0\r\n")).await;
     assert_eq!(over, Ok(true));
     assert_eq!(fixture.daemon.ended().await.code(), Some(0));
@@ -69,7 +69,7 @@ async fn a_body_that_breaks_off_runs_nothing() {
     client.write(&body).await;
     drop(client);
     fixture.backend.open();
-    assert!(fixture.ask(&[ANA, &session], &call(1, "gate", &json!({"id": "whole"}))).await["result"].is_object());
+    assert!(fixture.exchange(&[ANA, &session], &call(1, "gate", &json!({"id": "whole"}))).await["result"].is_object());
     assert_eq!((fixture.backend.count("half"), fixture.backend.count("whole")), (0, 1));
     fixture.daemon.end().await;
 }

@@ -9,7 +9,7 @@ use toolbus_testing::patience::PATIENCE;
 use crate::fixture::{ANA, BEA, Fixture, alone, call, rules};
 
 #[tokio::test]
-async fn what_an_agent_may_not_use_looks_like_what_there_is_not() {
+async fn a_tool_that_an_agent_may_not_use_looks_like_an_unknown_one() {
     let fixture = Fixture::new(&["gate", "echo"]).await;
     let (ana, bea) = (fixture.session(ANA).await, fixture.session(BEA).await);
     let list = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/list"});
@@ -17,10 +17,10 @@ async fn what_an_agent_may_not_use_looks_like_what_there_is_not() {
         let tools = list["result"]["tools"].as_array().unwrap();
         tools.iter().map(|tool| tool["name"].as_str().unwrap().to_owned()).collect()
     };
-    assert_eq!(names(&fixture.ask(&[ANA, &ana], &list).await), ["echo", "gate"]);
-    assert_eq!(names(&fixture.ask(&[BEA, &bea], &list).await), ["echo"]);
-    let forbidden = fixture.ask(&[BEA, &bea], &call(2, "gate", &json!({"id": "x"}))).await.to_string();
-    let absent = fixture.ask(&[BEA, &bea], &call(2, "none", &json!({"id": "x"}))).await.to_string();
+    assert_eq!(names(&fixture.exchange(&[ANA, &ana], &list).await), ["echo", "gate"]);
+    assert_eq!(names(&fixture.exchange(&[BEA, &bea], &list).await), ["echo"]);
+    let forbidden = fixture.exchange(&[BEA, &bea], &call(2, "gate", &json!({"id": "x"}))).await.to_string();
+    let absent = fixture.exchange(&[BEA, &bea], &call(2, "none", &json!({"id": "x"}))).await.to_string();
     assert_eq!(forbidden.replace("gate", "none"), absent);
     assert_eq!(fixture.client().await.post(&[BEA, &ana], &list).await.code, 404);
     assert_eq!(fixture.backend.total(), 0);
@@ -28,48 +28,48 @@ async fn what_an_agent_may_not_use_looks_like_what_there_is_not() {
 }
 
 #[tokio::test]
-async fn rules_that_change_hold_at_once_and_who_listens_is_told() {
+async fn rules_that_change_hold_at_once_and_listening_clients_are_notified() {
     let fixture = Fixture::new(&["gate", "echo"]).await;
     let session = fixture.session(ANA).await;
     let mut news = fixture.listen(ANA, &session).await;
     let echo = call(1, "echo", &json!({"text": "x"}));
-    assert_eq!(fixture.ask(&[ANA, &session], &echo).await["result"]["isError"], false);
+    assert_eq!(fixture.exchange(&[ANA, &session], &echo).await["result"]["isError"], false);
     fixture.daemon.reload(&rules(&fixture.backend, &["gate"], "")).await;
-    assert_eq!(fixture.ask(&[ANA, &session], &echo).await["error"]["code"], -32602);
+    assert_eq!(fixture.exchange(&[ANA, &session], &echo).await["error"]["code"], -32602);
     assert!(news.saw("notifications/tools/list_changed").await);
 
     let gate = call(2, "gate", &json!({"id": "x"}));
     fixture.backend.open();
-    assert_eq!(fixture.ask(&[ANA, &session], &gate).await["result"]["isError"], false);
+    assert_eq!(fixture.exchange(&[ANA, &session], &gate).await["result"]["isError"], false);
     let run = fixture.daemon.operate(&["disable", "tool", "gate"]).await;
     assert_eq!(run.code, 0, "{run:?}");
-    assert_eq!(fixture.ask(&[ANA, &session], &gate).await["error"]["code"], -32602);
+    assert_eq!(fixture.exchange(&[ANA, &session], &gate).await["error"]["code"], -32602);
     assert!(news.saw("notifications/tools/list_changed").await);
     fixture.daemon.end().await;
 }
 
 #[tokio::test]
-async fn arguments_that_come_to_be_set_for_an_agent_are_news_of_its_tools() {
+async fn arguments_newly_set_for_an_agent_change_its_list_of_tools() {
     let fixture = Fixture::new(&["echo"]).await;
     let session = fixture.session(ANA).await;
     let mut news = fixture.listen(ANA, &session).await;
     fixture.daemon.reload(&rules(&fixture.backend, &["echo"], "arguments = { echo = { text = \"set\" } }")).await;
-    let told = tokio::time::timeout(PATIENCE, news.saw("notifications/tools/list_changed")).await;
-    assert_eq!(told, Ok(true));
+    let notified = tokio::time::timeout(PATIENCE, news.saw("notifications/tools/list_changed")).await;
+    assert_eq!(notified, Ok(true));
     fixture.daemon.end().await;
 }
 
 #[tokio::test]
-async fn a_profile_takes_away_and_never_gives() {
+async fn a_profile_removes_tools_and_adds_none() {
     let fixture = Fixture::new(&["echo"]).await;
     let echo = call(1, "echo", &json!({"text": "x"}));
     for (profile, code) in [("subagent", Value::Null), ("made-up", json!(-32602)), ("", json!(-32602))] {
         let head = format!("rb-tool-profile: {profile}");
         let began = fixture.client().await.post(&[ANA, &head], &hello()).await;
         let session = format!("Mcp-Session-Id: {}", began.header("mcp-session-id").unwrap());
-        assert_eq!(fixture.ask(&[ANA, &session], &echo).await["error"]["code"], code, "{profile}");
+        assert_eq!(fixture.exchange(&[ANA, &session], &echo).await["error"]["code"], code, "{profile}");
         let gate = call(2, "gate", &json!({"id": "x"}));
-        assert_eq!(fixture.ask(&[ANA, &session], &gate).await["error"]["code"], -32602, "{profile}");
+        assert_eq!(fixture.exchange(&[ANA, &session], &gate).await["error"]["code"], -32602, "{profile}");
     }
     let twice = [ANA, "rb-tool-profile: main", "rb-tool-profile: subagent"];
     assert_eq!(fixture.client().await.post(&twice, &hello()).await.code, 400);
@@ -77,7 +77,7 @@ async fn a_profile_takes_away_and_never_gives() {
 }
 
 #[tokio::test]
-async fn a_tool_set_that_is_bound_later_is_there_at_once_for_requests_that_stand_alone_and_else_in_the_next_session() {
+async fn a_tool_set_bound_later_is_there_at_once_without_a_session_and_else_in_the_next_session() {
     let backend = Backend::start().await;
     let tool = backend.tool("gate", "/gate?id={id}", "");
     let rules = |sets: &[&str]| {
@@ -96,17 +96,17 @@ async fn a_tool_set_that_is_bound_later_is_there_at_once_for_requests_that_stand
     // The first call of a session decides on its tool sets.
     let (echo_headers, echo) = alone(1, "echo", &json!({"text": "x"}));
     let echo_head: Vec<&str> = [ANA].into_iter().chain(echo_headers.iter().map(String::as_str)).collect();
-    assert_eq!(fixture.ask(&echo_head, &echo).await["result"]["isError"], false);
+    assert_eq!(fixture.exchange(&echo_head, &echo).await["result"]["isError"], false);
     assert_eq!(
-        fixture.ask(&[ANA, &session], &call(1, "echo", &json!({"text": "x"}))).await["result"]["isError"],
+        fixture.exchange(&[ANA, &session], &call(1, "echo", &json!({"text": "x"}))).await["result"]["isError"],
         false
     );
-    assert_eq!(fixture.ask(&head, &of_alone).await["error"]["code"], -32602);
+    assert_eq!(fixture.exchange(&head, &of_alone).await["error"]["code"], -32602);
 
     fixture.daemon.reload(&rules(&["desk"])).await;
-    assert_eq!(fixture.ask(&head, &of_alone).await["result"]["isError"], false);
-    assert_eq!(fixture.ask(&[ANA, &session], &call(2, "desk.gate", &gate)).await["error"]["code"], -32602);
+    assert_eq!(fixture.exchange(&head, &of_alone).await["result"]["isError"], false);
+    assert_eq!(fixture.exchange(&[ANA, &session], &call(2, "desk.gate", &gate)).await["error"]["code"], -32602);
     let next = fixture.session(ANA).await;
-    assert_eq!(fixture.ask(&[ANA, &next], &call(2, "desk.gate", &gate)).await["result"]["isError"], false);
+    assert_eq!(fixture.exchange(&[ANA, &next], &call(2, "desk.gate", &gate)).await["result"]["isError"], false);
     fixture.daemon.end().await;
 }

@@ -22,8 +22,9 @@ allowed_tools = ["echo", "current_time", "convert_time", "list_tool_guides", "ge
 "#;
 
 async fn names(fixture: &Fixture, token: &str, session: &str) -> Vec<String> {
-    let listed =
-        fixture.ask(&[token, session], &json!({"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": {}})).await;
+    let listed = fixture
+        .exchange(&[token, session], &json!({"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": {}}))
+        .await;
     let tools = listed["result"]["tools"].as_array().unwrap();
     tools.iter().map(|tool| tool["name"].as_str().unwrap().to_owned()).collect()
 }
@@ -38,11 +39,11 @@ async fn a_client_with_many_tools_is_listed_some_finds_the_others_and_calls_them
     assert_eq!(names(&fixture, ANA, &session).await, finders);
 
     let found =
-        fixture.ask(&[ANA, &session], &call(2, "search_tools", &json!({"query": "answer with the text"}))).await;
+        fixture.exchange(&[ANA, &session], &call(2, "search_tools", &json!({"query": "answer with the text"}))).await;
     let found: Value = serde_json::from_str(found["result"]["content"][0]["text"].as_str().unwrap()).unwrap();
     assert_eq!(found["results"][0]["name"], "echo", "{found}");
     assert!(found["results"][0]["parameters"]["properties"]["text"].is_object(), "{found}");
-    let called = fixture.ask(&[ANA, &session], &call(3, "echo", &json!({"text": "x"}))).await;
+    let called = fixture.exchange(&[ANA, &session], &call(3, "echo", &json!({"text": "x"}))).await;
     assert_eq!(called["result"]["content"][0]["text"], "x");
 
     assert_eq!(names(&fixture, ANA, &session).await, finders, "the list of a session stays");

@@ -49,7 +49,7 @@ async fn a_client_lists_and_calls_the_tools_of_its_agent() {
 }
 
 #[tokio::test]
-async fn a_client_is_told_when_its_tools_change() {
+async fn a_client_is_notified_when_its_tools_change() {
     let site = BrokerNamespace::shared().await;
     let rules = |tools: &str| format!("{RULES}[agents.ana]\nallowed_tools = [{tools}]\n");
     let daemon = Daemon::start(&site, &rules("\"echo\"")).await;
@@ -98,7 +98,7 @@ async fn a_call_is_cancelled_at_the_daemon_by_its_client_or_with_it() {
         match ends {
             false => {
                 let params = json!({"requestId": call});
-                client.say(&json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": params})).await;
+                client.send(&json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": params})).await;
             }
             // A signal does not wait for what is under way.
             true => client.signal("TERM").await,
@@ -121,7 +121,7 @@ async fn progress_and_structured_results_come_through() {
         names.as_array()?.contains(&json!("get-structured-content")).then_some(())
     })
     .await;
-    let listed = client.ask("tools/list", &json!({})).await;
+    let listed = client.exchange("tools/list", &json!({})).await;
     let tool =
         listed["result"]["tools"].as_array().unwrap().iter().find(|tool| tool["name"] == "get-structured-content");
     assert_eq!(tool.unwrap()["outputSchema"]["type"], "object");
@@ -129,16 +129,17 @@ async fn progress_and_structured_results_come_through() {
     assert!(result["structuredContent"]["temperature"].is_number(), "{result}");
 
     let long = json!({"name": "trigger-long-running-operation", "arguments": {"duration": 0.6, "steps": 3}, "_meta": token("p")});
-    let response = client.ask("tools/call", &long).await;
+    let response = client.exchange("tools/call", &long).await;
     assert_eq!(response["result"]["isError"], false, "{response}");
-    let told: Vec<_> = client.rest().iter().filter(|message| message["method"] == "notifications/progress").collect();
-    assert_eq!(told.last().unwrap()["params"]["total"], 3.0);
-    assert!(told.iter().all(|report| report["params"]["progressToken"] == "p"), "{told:?}");
+    let reports: Vec<_> =
+        client.rest().iter().filter(|message| message["method"] == "notifications/progress").collect();
+    assert_eq!(reports.last().unwrap()["params"]["total"], 3.0);
+    assert!(reports.iter().all(|report| report["params"]["progressToken"] == "p"), "{reports:?}");
     daemon.stop(&site).await;
 }
 
 #[tokio::test]
-async fn what_cannot_be_served_is_told_on_standard_error() {
+async fn what_cannot_be_served_is_reported_on_standard_error() {
     let broker = "--bus-url=amqp://127.0.0.1:1";
     let cases: [(&[&str], &str); 4] = [
         (&["mcp", "serve"], "--stdio"),
@@ -171,9 +172,9 @@ async fn a_long_result_has_a_link_to_each_chunk_which_only_its_own_client_can_re
     let mut whole = String::new();
     for link in links {
         let uri = json!({"uri": link["uri"]});
-        let read = ana.ask("resources/read", &uri).await;
+        let read = ana.exchange("resources/read", &uri).await;
         whole.push_str(read["result"]["contents"][0]["text"].as_str().unwrap());
-        let refused = bruno.ask("resources/read", &uri).await;
+        let refused = bruno.exchange("resources/read", &uri).await;
         assert_eq!(refused["error"]["code"], -32002, "{refused}");
     }
     assert_eq!(whole, text);

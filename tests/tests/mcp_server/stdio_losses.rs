@@ -9,7 +9,7 @@ use toolbus_testing::patience::eventually;
 use toolbus_testing::rabbit::RabbitNode;
 
 #[tokio::test]
-async fn without_a_broker_a_client_is_told_so_and_without_a_daemon_too() {
+async fn a_missing_broker_and_a_missing_daemon_are_reported_to_the_client() {
     let nowhere = BrokerNamespace {
         url: "amqp://127.0.0.1:1".to_owned(),
         exchange: "none".to_owned(),
@@ -42,7 +42,7 @@ async fn without_a_broker_a_client_is_told_so_and_without_a_daemon_too() {
 }
 
 #[tokio::test]
-async fn a_client_that_was_there_first_is_told_when_the_daemon_comes() {
+async fn a_client_that_was_there_first_is_notified_when_the_daemon_comes() {
     let site = BrokerNamespace::shared().await;
     let mut client = Stdio::start(&site, "ana");
     client.begin().await;
@@ -54,7 +54,7 @@ async fn a_client_that_was_there_first_is_told_when_the_daemon_comes() {
 }
 
 #[tokio::test]
-async fn a_call_outlives_a_lost_connection_and_what_is_lost_is_told() {
+async fn a_call_outlives_a_lost_connection_and_a_loss_is_reported() {
     let (node, backend) = (RabbitNode::start().await, Backend::start().await);
     let site = BrokerNamespace::on(&node);
     let tools = backend.tool("hold", "/gate?id={id}", "timeout = \"110s\"");
@@ -79,7 +79,7 @@ async fn a_call_outlives_a_lost_connection_and_what_is_lost_is_told() {
 }
 
 #[tokio::test]
-async fn a_call_whose_answer_never_comes_is_answered_with_what_is_known() {
+async fn a_call_whose_reply_never_comes_fails_with_what_is_known() {
     let (node, backend) = (RabbitNode::start().await, Backend::start().await);
     let site = BrokerNamespace::on(&node);
     let tools = backend.tool("hold", "/gate?id={id}", "timeout = \"110s\"");

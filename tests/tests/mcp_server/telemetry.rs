@@ -59,8 +59,8 @@ async fn a_call_is_seen_from_the_client_to_the_backend() {
     let (server, execute) = (span(&spans, "tools/call work"), span(&spans, "execute_tool work"));
     assert_eq!(hex(&server.parent_span_id), CLIENT);
     assert_eq!(execute.parent_span_id, server.span_id);
-    let told = ["mcp.session.id", "jsonrpc.request.id", "mcp.protocol.version", "network.protocol.name"];
-    assert_eq!(told.map(|name| attribute(&server.attributes, name)), [&*id, "traced", "2025-06-18", "http"]);
+    let names = ["mcp.session.id", "jsonrpc.request.id", "mcp.protocol.version", "network.protocol.name"];
+    assert_eq!(names.map(|name| attribute(&server.attributes, name)), [&*id, "traced", "2025-06-18", "http"]);
     assert_eq!(backend.headers("traced")["traceparent"], format!("00-{TRACE}-{}-01", hex(&execute.span_id)));
     // What is no tool names no span.
     assert_eq!(attribute(&span(&all, "tools/call").attributes, "error.type"), "-32602");
@@ -94,7 +94,7 @@ async fn the_trace_of_the_http_request_counts_where_the_message_has_none() {
         assert_eq!(hex(&span(&spans, name).parent_span_id), CLIENT, "{name}");
     }
     let quiet = backend.headers("quiet");
-    // The span in between has an id, and nobody exports it.
+    // The span in between has an id, and is not exported.
     let carried = quiet["traceparent"].to_str().unwrap();
     let stays = carried.starts_with(&format!("00-{TRACE}-")) && carried.ends_with("-00");
     assert!(stays, "what the sender did not sample stays so: {carried}");

@@ -1,4 +1,4 @@
-//! Tokens: wrong ones hold nobody up, changed ones count at once, and none is written anywhere.
+//! Tokens: wrong ones delay no call, changed ones count at once, and none is written anywhere.
 
 use std::time::{Duration, Instant};
 
@@ -23,7 +23,7 @@ fn audited(daemon: &Daemon) -> Vec<Value> {
 }
 
 #[tokio::test]
-async fn a_flood_of_wrong_tokens_holds_up_no_call_with_a_right_one() {
+async fn a_flood_of_wrong_tokens_delays_no_call_with_a_right_one() {
     let daemon = Daemon::alone(RULES).await;
     let mut known = Connection::open(daemon.listen()).await;
     let began = known.post(&[ANA], &hello()).await;
@@ -45,7 +45,7 @@ async fn a_flood_of_wrong_tokens_holds_up_no_call_with_a_right_one() {
         let response = known.post(&[ANA, &session], &call).await;
         assert_eq!(response.json()["result"]["content"][0]["text"], "x");
         times.push(started.elapsed());
-        // And whoever comes anew. One that is too busy to send its request may have to make room, as those of the flood.
+        // And new connections. One that sends no request in time may have to make room, as those of the flood.
         eventually("an entry", async || {
             (Connection::open(daemon.listen()).await.post(&[ANA], &hello()).await.code == 200).then_some(())
         })
@@ -55,8 +55,8 @@ async fn a_flood_of_wrong_tokens_holds_up_no_call_with_a_right_one() {
     times.sort();
     assert!(times[times.len() / 2] < PENALTY, "{times:?}");
     let mut refused = 0;
-    for answered in flood {
-        match answered.await.unwrap() {
+    for outcome in flood {
+        match outcome.await.unwrap() {
             401 | 429 => refused += 1,
             0 => {}
             other => panic!("{other}"),
@@ -65,8 +65,8 @@ async fn a_flood_of_wrong_tokens_holds_up_no_call_with_a_right_one() {
     assert!(refused > 100, "{refused}");
     let records = eventually("the records", async || {
         let records = audited(&daemon);
-        let told: u64 = records.iter().map(|record| record["left_out"].as_u64().unwrap_or(1)).sum();
-        (told >= refused).then_some(records)
+        let counted: u64 = records.iter().map(|record| record["left_out"].as_u64().unwrap_or(1)).sum();
+        (counted >= refused).then_some(records)
     })
     .await;
     assert!(records.len() < 20 && records[0]["remote"] == "127.0.0.1", "{records:?}");

@@ -43,7 +43,7 @@ pub(crate) const BARE: &str = "bare responder";
 ///
 /// # Errors
 ///
-/// If the broker cannot be reached, the user interrupts, a side does not start, or a call is not answered. A missed
+/// If the broker cannot be reached, the user interrupts, a side does not start, or a call gets no reply. A missed
 /// gate is no error: it is reported, with exit code 1.
 pub(crate) async fn run(args: MeasureArgs, context: &Context) -> Result<ExitCode, MeasureError> {
     let site = site(context)?;
@@ -74,7 +74,7 @@ pub(crate) async fn run(args: MeasureArgs, context: &Context) -> Result<ExitCode
     let queues: Vec<&str> = of_daemons.iter().chain([&bare]).map(String::as_str).collect();
     let removed = site.remove(&[&site.exchange, &format!("{}.dlx", site.exchange)], &queues).await;
     ledger::remove_folder(&args, &id);
-    // A measurement that failed says more than a clean-up that failed after it.
+    // A failed measurement matters more than a failed clean-up after it.
     let report = result?;
     removed?;
     report.finish(&args, context.output)

@@ -16,8 +16,8 @@ use toolbus::http::admin::client::probe;
 pub(crate) const START_TIME: Duration = Duration::from_secs(60);
 /// Longest wait for a side to end.
 const STOP_TIME: Duration = Duration::from_secs(10);
-/// Interval at which readiness is asked for: also the accuracy of the time to readiness.
-const ASK_EVERY: Duration = Duration::from_millis(2);
+/// Interval at which readiness is polled: also the accuracy of the time to readiness.
+const POLL_INTERVAL: Duration = Duration::from_millis(2);
 
 /// The daemon.
 pub(crate) struct Daemon {
@@ -46,7 +46,7 @@ impl Daemon {
                 let _ = daemon.child.kill().await;
                 return Err(MeasureError::Start(TOOLBUS, daemon.errors.last_words().await));
             }
-            tokio::time::sleep(ASK_EVERY).await;
+            tokio::time::sleep(POLL_INTERVAL).await;
         }
         daemon.ready_after = begun.elapsed();
         Ok(daemon)
@@ -61,11 +61,11 @@ impl Daemon {
         self.ready_after
     }
 
-    /// Asks it to drain, and ends it if it does not.
+    /// Has it drain, and ends it if it does not.
     pub(crate) async fn stop(&mut self) {
-        let asked = Command::new("kill").arg(self.process().to_string()).status().await;
+        let signalled = Command::new("kill").arg(self.process().to_string()).status().await;
         let ended = tokio::time::timeout(STOP_TIME, self.child.wait()).await;
-        if asked.is_err() || ended.is_err() {
+        if signalled.is_err() || ended.is_err() {
             let _ = self.child.kill().await;
         }
     }

@@ -7,7 +7,7 @@ use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::process::Child;
 use tokio::task::JoinHandle;
 
-/// Most that is kept, in bytes: the end says why a side stopped.
+/// Most that is kept, in bytes: the end shows why a side stopped.
 const MAX_KEPT: usize = 4096;
 /// Longest wait for the end of the output of a side that has ended; a child of its own may keep it open.
 const END_TIME: Duration = Duration::from_secs(2);

@@ -5,7 +5,7 @@ use tokio::task::JoinSet;
 
 use crate::broker::load::Sample;
 
-/// Wait after what failed, so that a server which refuses at once is not asked more often than one that answers.
+/// Wait after a failure, so that a server which refuses at once gets no more requests than one that responds.
 const AFTER_FAILURE: Duration = Duration::from_millis(10);
 
 /// Why there is no good response.
@@ -23,7 +23,7 @@ pub(crate) enum ExchangeError {
     /// Not the response that was wanted.
     #[error("answered {0}: {1}")]
     Refused(u16, String),
-    /// Not what the protocol says.
+    /// Not what the protocol requires.
     #[error("{0}")]
     Unreadable(String),
     /// Anything else.
@@ -31,9 +31,9 @@ pub(crate) enum ExchangeError {
     Other(String),
 }
 
-/// Something that is asked again and again.
+/// A request that is sent again and again.
 pub(crate) trait Exchange: Send + 'static {
-    /// Asks once, and looks whether the response is good.
+    /// Sends the request once, and checks the response.
     ///
     /// # Errors
     ///
@@ -57,7 +57,7 @@ impl LoopResult {
     ///
     /// # Errors
     ///
-    /// What was said where one was not.
+    /// The first failure, where one was not.
     pub(crate) fn flawless(self) -> Result<Sample, ExchangeError> {
         match self.failure {
             None => Ok(self.sample),
@@ -66,7 +66,8 @@ impl LoopResult {
     }
 }
 
-/// A closed loop of callers, each in a task of its own: it asks, waits for the response, and asks again, for about this long.
+/// A closed loop of callers, each in a task of its own: it sends a request when the last one has its response, for about
+/// this long.
 ///
 /// # Errors
 ///
@@ -76,32 +77,32 @@ pub(crate) async fn closed_loop<E: Exchange>(callers: &mut Vec<E>, time: Duratio
     let mut tasks = JoinSet::new();
     for mut caller in callers.drain(..) {
         tasks.spawn(async move {
-            let mut told = Told::default();
+            let mut measured = Measurements::default();
             while started.elapsed() < time {
-                told.once(&mut caller).await;
+                measured.once(&mut caller).await;
             }
-            (caller, told)
+            (caller, measured)
         });
     }
-    let mut all = Told::default();
+    let mut all = Measurements::default();
     while let Some(ended) = tasks.join_next().await {
-        let (caller, told) = ended.map_err(io::Error::other)?;
+        let (caller, measured) = ended.map_err(io::Error::other)?;
         callers.push(caller);
-        all.add(told);
+        all.add(measured);
     }
-    let Told { latencies, failures, failure } = all;
+    let Measurements { latencies, failures, failure } = all;
     Ok(LoopResult { sample: Sample { latencies, elapsed: started.elapsed() }, failures, failure })
 }
 
 /// Measurements of one caller.
 #[derive(Default)]
-struct Told {
+struct Measurements {
     latencies: Vec<Duration>,
     failures: u64,
     failure: Option<String>,
 }
 
-impl Told {
+impl Measurements {
     async fn once(&mut self, caller: &mut impl Exchange) {
         let begun = Instant::now();
         match caller.once().await {

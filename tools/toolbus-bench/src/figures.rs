@@ -11,7 +11,7 @@ use serde::Serialize;
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Figures {
-    /// Calls answered per second.
+    /// Calls completed per second.
     pub(crate) calls_per_second: f64,
     /// Median latency in milliseconds.
     pub(crate) p50_ms: f64,
@@ -19,11 +19,11 @@ pub(crate) struct Figures {
     pub(crate) p95_ms: f64,
     /// 99th percentile in milliseconds.
     pub(crate) p99_ms: f64,
-    /// Processor seconds of the answering process per 1 000 calls.
+    /// Processor seconds of the responding process per 1 000 calls.
     pub(crate) cpu_seconds_per_1000: f64,
     /// Processor seconds of the calling process per 1 000 calls.
     pub(crate) load_cpu_seconds_per_1000: f64,
-    /// Most resident memory of the answering process so far, in MiB.
+    /// Most resident memory of the responding process so far, in MiB.
     pub(crate) peak_mib: f64,
 }
 
@@ -97,7 +97,7 @@ pub(crate) struct Row {
 /// A column beside rate and latencies: its name, and what is in it.
 pub(crate) type Column = (&'static str, fn(&Figures) -> String);
 
-/// CPU time of the answering process.
+/// CPU time of the responding process.
 pub(crate) fn cpu(figures: &Figures) -> String {
     format!("{:.4}", figures.cpu_seconds_per_1000)
 }
@@ -107,7 +107,7 @@ pub(crate) fn load_cpu(figures: &Figures) -> String {
     format!("{:.4}", figures.load_cpu_seconds_per_1000)
 }
 
-/// Most memory of the answering process.
+/// Most memory of the responding process.
 pub(crate) fn peak(figures: &Figures) -> String {
     format!("{:.1}", figures.peak_mib)
 }
@@ -151,10 +151,10 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_row_has_its_rate_its_latencies_and_the_columns_that_are_asked_for() {
+    fn a_row_has_its_rate_its_latencies_and_the_requested_columns() {
         let rows = [row("floor", 1, 1234.4, 0.5), row("toolbus", 64, 9.6, 12.0)];
-        let told = table(&rows, "calls", &[("CPU s/1000", cpu), ("peak MiB", peak)]).to_string();
-        insta::assert_snapshot!(told, @r"
+        let text = table(&rows, "calls", &[("CPU s/1000", cpu), ("peak MiB", peak)]).to_string();
+        insta::assert_snapshot!(text, @r"
         | in flight | side    | calls/s | p50 ms | p95 ms | p99 ms | CPU s/1000 | peak MiB |
         |-----------|---------|---------|--------|--------|--------|------------|----------|
         | 1         | floor   |    1234 |  0.500 |  1.000 |  1.500 |     0.0100 |      3.0 |

@@ -15,7 +15,7 @@ use tokio::task::JoinHandle;
 use crate::exchange::ExchangeError;
 
 /// Most that is repeated of a response that was not good, in bytes.
-const MAX_TOLD: usize = 300;
+const MAX_SHOWN: usize = 300;
 /// Longest wait for one response.
 const RESPONSE_TIME: Duration = Duration::from_secs(30);
 
@@ -57,7 +57,7 @@ impl HttpConnection {
         self.address
     }
 
-    /// Sends a request, and waits for the whole answer.
+    /// Sends a request, and waits for the whole response.
     pub(crate) async fn send(&mut self, request: Request<Outgoing>) -> Result<HttpResponse, ExchangeError> {
         let response = match tokio::time::timeout(RESPONSE_TIME, self.exchange(request)).await {
             Ok(response) => response,
@@ -128,7 +128,7 @@ impl HttpResponse {
 
     /// Builds the error for a response that is not the wanted one.
     pub(crate) fn refusal(&self) -> ExchangeError {
-        let text = String::from_utf8_lossy(self.body.get(..MAX_TOLD).unwrap_or(&self.body)).into_owned();
+        let text = String::from_utf8_lossy(self.body.get(..MAX_SHOWN).unwrap_or(&self.body)).into_owned();
         ExchangeError::Refused(self.status.as_u16(), text)
     }
 }
@@ -147,7 +147,7 @@ impl Drop for OpenStream {
     }
 }
 
-/// A page that is asked for again and again, and must not change.
+/// A page that is requested again and again, and must not change.
 pub(crate) struct MeasuredPage {
     connection: HttpConnection,
     uri: Uri,

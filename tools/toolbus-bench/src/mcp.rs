@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn servers_are_measured_at_one_and_at_thirty_two_in_flight_unless_told_otherwise() {
+    fn servers_are_measured_at_one_and_at_thirty_two_in_flight_by_default() {
         assert_eq!(callers(&["--mcp"]), [1, 32]);
         assert_eq!(callers(&["--mcp", "--callers", "4"]), [4]);
         assert_eq!(callers(&[]), [1, 64]);
@@ -110,7 +110,7 @@ mod tests {
         assert!(subject.check(Some("anything"), false).is_ok() && subject.check(Some("anything"), true).is_err());
         assert!(parsed(&["--mcp-command", " "]).is_err());
         assert!(parsed(&["--mcp-command", "a", "--mcp-arguments", "[]"]).is_err());
-        assert!(parsed(&[]).unwrap().check(Some("anything"), false).is_err(), "its answer is known");
+        assert!(parsed(&[]).unwrap().check(Some("anything"), false).is_err(), "its result is known");
     }
 
     #[test]

@@ -11,7 +11,7 @@ use serde_json::{Map, Value, json};
 use crate::exchange::{Exchange, ExchangeError};
 use crate::http::{HttpConnection, HttpResponse, OpenStream, host};
 
-/// The version with sessions that is asked for; what the server answers is spoken.
+/// The version with sessions that is requested; the one of the server's response is spoken.
 const WITH_SESSIONS: &str = "2025-06-18";
 /// The version without.
 const STATELESS: &str = "2026-07-28";
@@ -21,14 +21,14 @@ const VERSION: HeaderName = HeaderName::from_static("mcp-protocol-version");
 const METHOD: HeaderName = HeaderName::from_static("mcp-method");
 const NAME: HeaderName = HeaderName::from_static("mcp-name");
 
-/// Where an MCP server listens for Streamable HTTP.
+/// Endpoint of an MCP server for Streamable HTTP.
 #[derive(Debug, Clone)]
 pub(crate) struct McpEndpoint {
     /// Address and port.
     pub(crate) address: SocketAddr,
     /// The path, such as `/mcp`.
     pub(crate) path: String,
-    /// The bearer token, where one is asked for.
+    /// The bearer token, where one is required.
     pub(crate) token: Option<String>,
 }
 
@@ -39,7 +39,7 @@ pub(crate) struct ToolUse {
     pub(crate) tool: String,
     /// Arguments of the tool.
     pub(crate) arguments: Map<String, Value>,
-    /// The text that it answers; absent: anything that is no error.
+    /// The text of its result; absent: anything that is no error.
     pub(crate) text: Option<String>,
 }
 
@@ -88,12 +88,12 @@ impl McpClient {
     ///
     /// # Errors
     ///
-    /// If the server does not answer, or not as MCP demands.
+    /// If the server does not respond, or not as MCP demands.
     pub(crate) async fn initialize(endpoint: &McpEndpoint) -> Result<Self, ExchangeError> {
         let mut client = Self::new(endpoint)?;
         let info = json!({"name": "toolbus-bench", "version": env!("CARGO_PKG_VERSION")});
         let params = json!({"protocolVersion": WITH_SESSIONS, "capabilities": {}, "clientInfo": info});
-        let (result, headers) = client.ask("initialize", params).await?;
+        let (result, headers) = client.exchange("initialize", params).await?;
         let version = result.get("protocolVersion").and_then(Value::as_str).unwrap_or(WITH_SESSIONS);
         client.headers.insert(VERSION, value(version)?);
         if let Some(session) = headers.get(SESSION) {
@@ -104,7 +104,7 @@ impl McpClient {
         if response.status.is_success() { Ok(client) } else { Err(response.refusal()) }
     }
 
-    /// Speaks the version without sessions: every request says of itself what it is.
+    /// Speaks the version without sessions: every request has its own metadata.
     ///
     /// # Errors
     ///
@@ -142,7 +142,7 @@ impl McpClient {
     ///
     /// If the server does not list the tool.
     pub(crate) async fn find(&mut self, tool: &str) -> Result<String, ExchangeError> {
-        let (list, _) = self.ask("tools/list", json!({})).await?;
+        let (list, _) = self.exchange("tools/list", json!({})).await?;
         let tools = list.get("tools").and_then(Value::as_array).into_iter().flatten();
         let names: Vec<&str> = tools.filter_map(|tool| tool.get("name")?.as_str()).collect();
         let found = names.iter().find(|name| **name == tool).or_else(|| names.iter().find(|name| name.ends_with(tool)));
@@ -185,7 +185,7 @@ impl McpClient {
         Ok(McpCaller { client: self, headers, request, text: call.text.clone() })
     }
 
-    async fn ask(&mut self, method: &'static str, mut params: Value) -> Result<(Value, HeaderMap), ExchangeError> {
+    async fn exchange(&mut self, method: &'static str, mut params: Value) -> Result<(Value, HeaderMap), ExchangeError> {
         let mut headers = self.headers.clone();
         if let Some(meta) = &self.meta {
             headers.insert(METHOD, HeaderValue::from_static(method));

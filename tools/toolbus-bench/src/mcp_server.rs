@@ -68,11 +68,11 @@ async fn measure(args: MeasureArgs) -> Result<Report<McpServerBench>, MeasureErr
 async fn one(callers: &mut Callers, daemon: u32, seconds: u64) -> Result<Figures, MeasureError> {
     callers.run(WARM_UP).await?.flawless()?;
     let this = std::process::id();
-    let answering = if callers.are_on_the_bus() { this } else { daemon };
-    let before = [Usage::read(answering)?, Usage::read(this)?];
+    let responder = if callers.are_on_the_bus() { this } else { daemon };
+    let before = [Usage::read(responder)?, Usage::read(this)?];
     let sample = callers.run(Duration::from_secs(seconds)).await?.flawless()?;
-    let [of_answering, of_this] = before;
-    Ok(Figures::new(sample, [of_answering, Usage::read(answering)?], [of_this, Usage::read(this)?]))
+    let [of_responder, of_this] = before;
+    Ok(Figures::new(sample, [of_responder, Usage::read(responder)?], [of_this, Usage::read(this)?]))
 }
 
 #[cfg(test)]
@@ -87,8 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn the_mcp_server_is_measured_at_one_and_at_thirty_two_connections_with_a_thousand_sessions_unless_told_otherwise()
-    {
+    fn the_mcp_server_is_measured_at_one_and_thirty_two_connections_and_a_thousand_sessions_by_default() {
         let args = parsed(&["--mcp-server"]).unwrap();
         assert_eq!((&*args.callers, args.sessions, args.peer.len()), (&[1, 32][..], 1000, 0));
         let args = parsed(&["--mcp-server", "--callers", "4", "--sessions", "7"]).unwrap();

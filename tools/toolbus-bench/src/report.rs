@@ -68,7 +68,7 @@ impl<M: Measured> Report<M> {
         Self { version: toolbus::VERSION, rounds: args.rounds, seconds: args.seconds, measured, gates }
     }
 
-    /// Prints the report, and saves it where that is asked for. The exit code says whether every gate is met.
+    /// Prints the report, and saves it on request. The exit code shows whether every gate is met.
     pub(crate) fn finish(&self, args: &MeasureArgs, output: OutputFormat) -> Result<ExitCode, MeasureError> {
         let mut out = anstream::stdout().lock();
         let printed = match output {

@@ -42,7 +42,7 @@ impl<'a, S> Rounds<'a, S> {
         self.sides.iter().zip(self.summaries).filter_map(|(side, summary)| Some((side, summary.median()?)))
     }
 
-    /// Who is first changes every round, so that no side always finds the machine warm.
+    /// Index of the next side: the first one changes every round, so that no side always finds the machine warm.
     fn index(&self) -> Option<usize> {
         let (round, index) = (self.measured.checked_div(self.sides.len())?, self.measured % self.sides.len());
         let index = if round % 2 == 1 { self.sides.len() - 1 - index } else { index };

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 /// Options that change nothing of what is measured; each has a value.
 const ASIDE: [&str; 4] = ["--save", "--name", "--output", "--color"];
 
-/// Puts a report into a file, in place of the entry of this name.
+/// Puts a report into a file, replacing the entry of this name.
 pub(crate) fn save(file: &Path, name: &str, report: &impl Serialize) -> io::Result<()> {
     let words = std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned());
     let entry = json!({
@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn an_entry_takes_the_place_of_one_with_its_name_and_leaves_others() {
+    fn an_entry_replaces_the_one_with_its_name_and_leaves_others() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("measured.json");
         for (name, value) in [("b", 1), ("a", 2), ("b", 3)] {

@@ -119,9 +119,9 @@ impl Used {
     /// Puts it together with what was measured since.
     fn figures(self, sample: Sample) -> Result<Figures, MeasureError> {
         let load = [self.0, Self::now()?.0];
-        // Those that answer are the processes below this one.
-        let answering = load.map(|usage| Usage { cpu: usage.ended_children, ..usage });
-        Ok(Figures::new(sample, answering, load))
+        // Scripts run in the processes below this one.
+        let children = load.map(|usage| Usage { cpu: usage.ended_children, ..usage });
+        Ok(Figures::new(sample, children, load))
     }
 }
 
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn scripts_are_measured_at_eight_in_flight_and_a_thousand_in_a_row_unless_told_otherwise() {
+    fn scripts_are_measured_at_eight_in_flight_and_a_thousand_in_a_row_by_default() {
         let args = parsed(&["--script"]).unwrap();
         assert_eq!((&*args.callers, args.scripts, args.python), (&[8][..], 1000, None));
         let args = parsed(&["--script", "--callers", "2,4", "--scripts", "7", "--python", "python3.11"]).unwrap();
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn what_belongs_to_scripts_is_refused_elsewhere() {
+    fn options_of_scripts_are_refused_elsewhere() {
         assert!(parsed(&["--scripts", "7"]).is_none() && parsed(&["--python", "python3"]).is_none());
         assert!(parsed(&["--script", "--mcp"]).is_none() && parsed(&["--script", "--tools", "5"]).is_none());
     }

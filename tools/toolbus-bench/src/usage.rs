@@ -1,11 +1,11 @@
 use std::time::Duration;
 
-/// Resources that a process has used so far, as Linux tells it in `/proc`.
+/// Resources that a process has used so far, from Linux's `/proc`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Usage {
     /// CPU time, user and system, of all its threads.
     pub(crate) cpu: Duration,
-    /// The same of the children that have ended, with theirs.
+    /// CPU time of the children that have ended, with theirs.
     pub(crate) ended_children: Duration,
     /// Resident memory now, in bytes.
     pub(crate) resident: u64,
@@ -19,7 +19,7 @@ pub(crate) enum UsageError {
     /// There is none of that number, or it is not ours to read.
     #[error("process {0} cannot be read: {1}")]
     Read(u32, std::io::Error),
-    /// `/proc` says something unexpected.
+    /// `/proc` has something unexpected.
     #[error("process {0} is described in a way that is not understood")]
     Format(u32),
 }

@@ -32,7 +32,7 @@ fn bench(args: &[&str]) -> Output {
 }
 
 /// Exit code, standard output and standard error.
-fn told(done: &Output) -> (i32, &str, &str) {
+fn ended(done: &Output) -> (i32, &str, &str) {
     let text = |bytes| str::from_utf8(bytes).unwrap().trim_end();
     (done.status.code().unwrap(), text(&done.stdout), text(&done.stderr))
 }
@@ -42,7 +42,7 @@ fn the_mcp_server_is_measured_beside_the_bus_and_a_page_and_another_proxy() {
     let args =
         ["--mcp-server", "--rounds", "1", "--seconds", "1", "--callers", "1,4", "--sessions", "20", "--output", "json"];
     let done = bench(&[&args[..], &["--peer", PEER]].concat());
-    // How fast it is depends on what else this machine does: that is not looked at, nor the exit code, which says it.
+    // Speed depends on the load of this machine: neither figures nor the exit code, which depends on them, are checked.
     let report: Value = serde_json::from_slice(&done.stdout).unwrap_or_default();
     let errors = String::from_utf8_lossy(&done.stderr);
     let rows = report["rows"].as_array().unwrap_or_else(|| panic!("{errors}"));
@@ -76,30 +76,30 @@ fn the_mcp_server_is_measured_beside_the_bus_and_a_page_and_another_proxy() {
 }
 
 #[test]
-fn a_proxy_that_does_not_start_is_told_with_its_own_words() {
+fn a_proxy_that_does_not_start_is_reported_with_its_output() {
     let args = ["--mcp-server", "--rounds", "1", "--seconds", "1", "--callers", "1", "--sessions", "1"];
     let done = bench(&[&args[..], &["--peer", "another=echo no configuration >&2; exit 3"]].concat());
-    let told = String::from_utf8(done.stderr).unwrap();
+    let text = String::from_utf8(done.stderr).unwrap();
     assert_eq!((done.status.code(), &*done.stdout), (Some(1), &b""[..]));
-    let said = "error: the MCP server cannot be measured: another ended (exit status: 3): no configuration\n";
-    assert!(told.ends_with(said), "{told}");
+    let error = "error: the MCP server cannot be measured: another ended (exit status: 3): no configuration\n";
+    assert!(text.ends_with(error), "{text}");
 }
 
 #[test]
-fn bench_measures_scripts_and_tells_what_they_leave_behind() {
+fn bench_measures_scripts_and_reports_what_they_leave_behind() {
     let given = ["--script", "--rounds", "1", "--seconds", "1", "--callers", "2", "--scripts", "5", "--output", "json"];
     let done = bench(&given);
-    // How fast it is depends on what else this machine does: that is not looked at, nor the exit code, which says it.
+    // Speed depends on the load of this machine: neither figures nor the exit code, which depends on them, are checked.
     let report: Value = serde_json::from_slice(&done.stdout).unwrap_or_default();
     let is = |row: &Value, side: &str| row["side"].as_str().is_some_and(|name| name.starts_with(side));
-    let rows = report["rows"].as_array().unwrap_or_else(|| panic!("{}", told(&done).2));
+    let rows = report["rows"].as_array().unwrap_or_else(|| panic!("{}", ended(&done).2));
     for side in ["plain", "cold, ", "warm", "cold", "pool"] {
         let row = rows.iter().find(|row| is(row, side)).unwrap_or_else(|| panic!("no {side}: {report}"));
         assert!(row["p50Ms"].as_f64().unwrap() > 0.0 && row["callsPerSecond"].as_f64().unwrap() > 0.0, "{row}");
     }
     let has_bwrap = rows.iter().any(|row| is(row, "bwrap"));
-    let is_told_as_absent = report["absent"].as_array().unwrap().iter().any(|absent| absent[0] == "bwrap");
-    assert_ne!(has_bwrap, is_told_as_absent, "{report}");
+    let is_listed_as_absent = report["absent"].as_array().unwrap().iter().any(|absent| absent[0] == "bwrap");
+    assert_ne!(has_bwrap, is_listed_as_absent, "{report}");
     assert!(report["throughput"][0]["cold"].as_f64().unwrap() > 0.0, "{report}");
     for growth in report["growth"].as_array().unwrap() {
         for of in ["descriptors", "processes", "folders", "mounts"] {
@@ -113,7 +113,7 @@ fn bench_measures_scripts_and_tells_what_they_leave_behind() {
 #[test]
 fn a_measurement_needs_a_broker() {
     let output = bench(&[]);
-    let (code, out, err) = told(&output);
+    let (code, out, err) = ended(&output);
     assert_eq!((code, out), (1, ""));
     assert!(err.contains("--bus-url"), "{err}");
 }
@@ -126,7 +126,7 @@ fn a_measurement_refuses_certificates_instead_of_leaving_them_out() {
     let ca = format!("bus.tls.ca={}", file.display());
     let output = bench(&["--bus-url", "amqps://127.0.0.1:9", "--set", &ca]);
     assert_eq!(
-        told(&output),
+        ended(&output),
         (1, "", "error: bench does not use bus.tls: measure on a broker without certificates of its own")
     );
 }

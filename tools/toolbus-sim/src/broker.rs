@@ -66,7 +66,7 @@ pub(crate) struct Stray {
 
 struct Consumer {
     connection: u64,
-    who: Arc<str>,
+    owner: Arc<str>,
     queue: Arc<str>,
     prefetch: usize,
     is_inbox: bool,
@@ -75,7 +75,7 @@ struct Consumer {
 
 struct Unsettled {
     connection: u64,
-    who: Arc<str>,
+    owner: Arc<str>,
     queue: Arc<str>,
     message: SimMessage,
 }
@@ -126,11 +126,11 @@ impl SimBroker {
         self.tables.lock().queues.contains_key(name)
     }
 
-    /// Declares and binds what the subscription says, and subscribes.
+    /// Declares and binds the subscription's queue, and subscribes.
     pub(crate) fn subscribe(
         &self,
         connection: u64,
-        who: &Arc<str>,
+        owner: &Arc<str>,
         subscription: &Subscription,
         deliveries: mpsc::Sender<Delivery>,
     ) {
@@ -143,9 +143,9 @@ impl SimBroker {
             tables.queues.entry(dead_letters_of(&queue)).or_default();
         }
         tables.bindings.extend(subscription.topics.iter().map(|topic| (topic.clone(), Arc::clone(&queue))));
-        let (prefetch, who) = (usize::from(subscription.prefetch), Arc::clone(who));
+        let (prefetch, owner) = (usize::from(subscription.prefetch), Arc::clone(owner));
         let is_inbox = subscription.is_inbox;
-        tables.consumers.push(Consumer { connection, who, queue, prefetch, is_inbox, deliveries });
+        tables.consumers.push(Consumer { connection, owner, queue, prefetch, is_inbox, deliveries });
         drop(tables);
         self.hand_out();
     }
@@ -202,9 +202,9 @@ impl SimBroker {
         };
         let correlation = properties.correlation_id.as_ref();
         let has_request = |unsettled: &Unsettled| {
-            *unsettled.who == *from && unsettled.message.properties.correlation_id.as_ref() == correlation
+            *unsettled.owner == *from && unsettled.message.properties.correlation_id.as_ref() == correlation
         };
-        if says_not_started(properties, body) && !tables.unsettled.values().any(has_request) {
+        if reports_not_started(properties, body) && !tables.unsettled.values().any(has_request) {
             tables.strays.push(Stray { by: from.into(), request: correlation.cloned().unwrap_or_default() });
         }
         let (Target::Topic(topic) | Target::Queue(topic) | Target::DeadLetter(topic)) = target;
@@ -234,7 +234,7 @@ impl SimBroker {
         let Some(unsettled) = tables.unsettled.remove(&tag) else { return };
         let how = if requeue { "requeues" } else { "acknowledges" };
         let described = SimMessage::name(&unsettled.message.properties);
-        self.context.note(&unsettled.who, format_args!("{how} {described} ({tag})"));
+        self.context.note(&unsettled.owner, format_args!("{how} {described} ({tag})"));
         if requeue {
             self.put_back(&mut tables, unsettled);
         }
@@ -266,12 +266,12 @@ impl SimBroker {
             tables.tag += 1;
             let (tag, consumer) = (tables.tag, tables.consumers.remove(index));
             let described = SimMessage::name(&message.properties);
-            self.context.note("broker", format_args!("delivers {described} to {} ({tag})", consumer.who));
+            self.context.note("broker", format_args!("delivers {described} to {} ({tag})", consumer.owner));
             let lost = tables.connections.entry(consumer.connection).or_default().clone();
             let delivery = self.delivery(tag, &consumer, &message, lost);
-            let (connection, who, queue) =
-                (consumer.connection, Arc::clone(&consumer.who), Arc::clone(&consumer.queue));
-            tables.unsettled.insert(tag, Unsettled { connection, who, queue, message });
+            let (connection, owner, queue) =
+                (consumer.connection, Arc::clone(&consumer.owner), Arc::clone(&consumer.queue));
+            tables.unsettled.insert(tag, Unsettled { connection, owner, queue, message });
             match consumer.deliveries.try_send(delivery) {
                 Ok(()) => tables.consumers.push(consumer),
                 // Its receiver is gone: it ends with its connection.
@@ -312,7 +312,7 @@ impl Tables {
 }
 
 /// Whether a message is the reply to a call whose tool did not start.
-fn says_not_started(properties: &Properties, body: &Bytes) -> bool {
+fn reports_not_started(properties: &Properties, body: &Bytes) -> bool {
     let outcome = |body: &Bytes| serde_json::from_slice::<ToolError>(body).ok()?.outcome;
     properties.message_type.as_deref() == Some(message_type::TOOL_ERROR) && outcome(body) == Some(Outcome::NotStarted)
 }

@@ -30,7 +30,7 @@ enum Connection {
 
 /// A client of the broker.
 pub(crate) struct SimBus {
-    who: Arc<str>,
+    owner: Arc<str>,
     context: Arc<ScheduleContext>,
     broker: Arc<SimBroker>,
     connection: Observed<Connection>,
@@ -40,9 +40,9 @@ pub(crate) struct SimBus {
 
 impl SimBus {
     /// A client that is connected.
-    pub(crate) fn new(who: &str, context: &Arc<ScheduleContext>, broker: &Arc<SimBroker>) -> Arc<Self> {
+    pub(crate) fn new(owner: &str, context: &Arc<ScheduleContext>, broker: &Arc<SimBroker>) -> Arc<Self> {
         let bus = Self {
-            who: who.into(),
+            owner: owner.into(),
             context: Arc::clone(context),
             broker: Arc::clone(broker),
             connection: Observed::new(Connection::Lost),
@@ -53,9 +53,9 @@ impl SimBus {
         Arc::new(bus)
     }
 
-    /// Whose connection it is.
+    /// Name of the connection's owner.
     pub(crate) fn name(&self) -> &str {
-        &self.who
+        &self.owner
     }
 
     /// Connects again, and consumes what was consumed before.
@@ -64,10 +64,10 @@ impl SimBus {
             return;
         }
         let number = CONNECTIONS.fetch_add(1, Ordering::Relaxed);
-        self.context.note(&self.who, "is connected");
+        self.context.note(&self.owner, "is connected");
         self.turn(Connection::Open(number));
         for (subscription, deliveries) in &*self.subscriptions.lock() {
-            self.broker.subscribe(number, &self.who, subscription, deliveries.clone());
+            self.broker.subscribe(number, &self.owner, subscription, deliveries.clone());
         }
     }
 
@@ -115,8 +115,8 @@ impl SimBus {
     }
 
     async fn transmit(&self, message: &Outgoing) -> Result<Routing, PublishError> {
-        let (context, who) = (&*self.context, &*self.who);
-        let strikes = |fault| context.strikes(fault, who, SimMessage::name(&message.properties));
+        let (context, owner) = (&*self.context, &*self.owner);
+        let strikes = |fault| context.strikes(fault, owner, SimMessage::name(&message.properties));
         let number = self.connected().await?;
         let time = if strikes(Fault::Delayed) { 100..=2_000 } else { 0..=3 };
         tokio::time::sleep(context.chance.millis(time)).await;
@@ -134,7 +134,7 @@ impl SimBus {
         let copies = if strikes(Fault::Duplicate) { 2 } else { 1 };
         let mut routed = 0;
         for _ in 0..copies {
-            routed = self.broker.route(who, &message.target, &message.properties, &message.body);
+            routed = self.broker.route(owner, &message.target, &message.properties, &message.body);
         }
         tokio::time::sleep(context.chance.millis(0..=3)).await;
         self.broker.thawed().await;
@@ -149,7 +149,7 @@ impl Bus for SimBus {
     fn consume(&self, subscription: Subscription) -> mpsc::Receiver<Delivery> {
         let (deliveries, receiver) = mpsc::channel(usize::from(subscription.prefetch.max(1)));
         if let Connection::Open(number) = self.connection.get() {
-            self.broker.subscribe(number, &self.who, &subscription, deliveries.clone());
+            self.broker.subscribe(number, &self.owner, &subscription, deliveries.clone());
         }
         self.subscriptions.lock().push((subscription, deliveries));
         receiver

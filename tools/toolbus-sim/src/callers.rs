@@ -21,11 +21,11 @@ const MAX_PUBLISHES: usize = 30;
 
 /// Request that a caller is going to make.
 #[derive(Debug, Clone)]
-pub(crate) struct Ask {
+pub(crate) struct PlannedRequest {
     pub(crate) number: usize,
-    /// Number under which the ask's tool records its runs: that of the first ask with the same key, or its own.
+    /// Number under which its tool records its runs: that of the first request with the same key, or its own.
     pub(crate) request: usize,
-    /// Whether the ask has an idempotency key.
+    /// Whether the request has an idempotency key.
     pub(crate) has_key: bool,
     pub(crate) caller: &'static str,
     /// The model's id of the call, which comes back in later calls.
@@ -34,7 +34,7 @@ pub(crate) struct Ask {
     pub(crate) effect: Effect,
     time: Duration,
     ending: Ending,
-    /// When it is published.
+    /// Time at which it is published.
     at: Duration,
     timeout: Option<Duration>,
     /// Whether the same message is published once more, although it was confirmed.
@@ -44,7 +44,7 @@ pub(crate) struct Ask {
     pub(crate) confirmed: Arc<AtomicBool>,
 }
 
-impl Ask {
+impl PlannedRequest {
     /// Draws one that begins within `horizon`.
     pub(crate) fn draw(chance: Chance, number: usize, horizon: Duration) -> Self {
         let (tool, effect) = chance.pick(("pay", Effect::Effectful), &TOOLS);
@@ -75,17 +75,17 @@ impl Ask {
         }
     }
 
-    /// Draws several, of which some ask once more for what an earlier one asks for, by its key.
+    /// Draws several, of which some repeat the call of an earlier one, by its key.
     pub(crate) fn draw_all(chance: Chance, count: usize, horizon: Duration) -> Vec<Self> {
         let mut all: Vec<Self> = Vec::with_capacity(count);
         for number in 0..count {
-            let ask = Self::draw(chance, number, horizon);
+            let plan = Self::draw(chance, number, horizon);
             let earlier = all.iter().find(|earlier| earlier.has_key && chance.percent(25));
             all.push(match earlier {
                 Some(&Self { request, has_key, caller, tool, effect, time, ending, .. }) => {
-                    Self { request, has_key, caller, tool, effect, time, ending, ..ask }
+                    Self { request, has_key, caller, tool, effect, time, ending, ..plan }
                 }
-                None => ask,
+                None => plan,
             });
         }
         all
@@ -122,7 +122,7 @@ impl Ask {
         envelope
     }
 
-    /// Asks, as described.
+    /// Publishes the request, its repetition and its cancellation, as planned.
     pub(crate) async fn perform(self, bus: Arc<SimBus>, context: Arc<ScheduleContext>) {
         tokio::time::sleep(self.at).await;
         context.note(self.caller, format_args!("asks for {self}"));
@@ -144,7 +144,7 @@ impl Ask {
     }
 }
 
-impl std::fmt::Display for Ask {
+impl std::fmt::Display for PlannedRequest {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Self { number, request, has_key, call_id, tool, time, ending, timeout, .. } = self;
         write!(f, "request {number}: {tool} as {call_id}, {time:?}, {ending:?}, timeout {timeout:?}")?;

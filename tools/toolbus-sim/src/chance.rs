@@ -14,7 +14,7 @@ impl Chance {
         Self(Random::seeded(seed))
     }
 
-    /// The same sequence, for the daemon.
+    /// Random numbers of the daemon, from the same sequence.
     pub(crate) const fn random(self) -> Random {
         self.0
     }

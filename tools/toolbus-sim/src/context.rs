@@ -22,7 +22,7 @@ pub enum Fault {
     Duplicate,
     /// A mandatory message is returned, as if no queue took it.
     Returned,
-    /// The broker answers a publish with a nack.
+    /// The broker nacks a publish.
     Nacked,
     /// A message overtakes those that wait before it.
     Reordered,
@@ -120,23 +120,23 @@ impl ScheduleContext {
     }
 
     /// Writes a line of the trace.
-    pub(crate) fn note(&self, who: impl Display, what: impl Display) {
-        let _ = writeln!(self.trace.lock().0, "{:>10.3}  {who:<12}  {what}", self.elapsed().as_secs_f64());
+    pub(crate) fn note(&self, actor: impl Display, what: impl Display) {
+        let _ = writeln!(self.trace.lock().0, "{:>10.3}  {actor:<12}  {what}", self.elapsed().as_secs_f64());
     }
 
     /// Whether a fault meets the message that is described.
-    pub(crate) fn strikes(&self, fault: Fault, who: &str, message: impl Display) -> bool {
+    pub(crate) fn strikes(&self, fault: Fault, actor: &str, message: impl Display) -> bool {
         let often = self.odds.get(&fault).copied().unwrap_or_default();
         let strikes = !self.healed.load(Ordering::Relaxed) && self.chance.percent(often);
         if strikes {
-            self.count(fault, who, message);
+            self.count(fault, actor, message);
         }
         strikes
     }
 
     /// Counts a fault, and notes it.
-    pub(crate) fn count(&self, fault: Fault, who: &str, of: impl Display) {
-        self.note(who, format_args!("!! {}: {of}", fault.as_str()));
+    pub(crate) fn count(&self, fault: Fault, actor: &str, of: impl Display) {
+        self.note(actor, format_args!("!! {}: {of}", fault.as_str()));
         *self.trace.lock().1.entry(fault).or_default() += 1;
     }
 

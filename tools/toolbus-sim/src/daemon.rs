@@ -76,8 +76,8 @@ impl SimDaemon {
         };
         let ledger = SimLedger::open(&around.storage, context, &alive)?;
         let settings = settings(context, ledger);
-        let everybody = AgentPolicy { max_in_flight: Some(ROOM), max_queued: Some(ROOM), ..AgentPolicy::default() };
-        let policy = Policy { default: everybody, ..Policy::default() };
+        let every_agent = AgentPolicy { max_in_flight: Some(ROOM), max_queued: Some(ROOM), ..AgentPolicy::default() };
+        let policy = Policy { default: every_agent, ..Policy::default() };
         let capacity = Capacity { max_in_flight: ROOM, max_waiting: ROOM };
         let gates = Gates::new(PolicyHandle::new(tools.registry(), Identity::default(), policy, capacity));
         let dispatcher = Dispatcher::new(

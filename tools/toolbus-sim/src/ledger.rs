@@ -23,7 +23,7 @@ use crate::context::{Fault, ScheduleContext};
 /// Limits of what a ledger keeps: more than any schedule needs.
 const LIMITS: LedgerLimits = LedgerLimits { max_entries: 10_000, max_bytes: 64 * 1024 * 1024 };
 
-/// Where entries are kept that outlive a process.
+/// Ledgers whose entries outlive a process.
 #[derive(Clone)]
 pub(crate) enum LedgerStorage {
     Memory(Arc<MemoryLedger>),

@@ -1,4 +1,4 @@
-//! `toolbus-sim`: runs schedules by seed, and says what broke.
+//! `toolbus-sim`: runs schedules by seed, and reports what broke.
 
 use std::io;
 use std::num::NonZeroUsize;

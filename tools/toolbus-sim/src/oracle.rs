@@ -9,7 +9,7 @@ use toolbus_core::tool::Effect;
 use toolbus_protocol::message_type;
 
 use crate::broker::{SimBroker, SimMessage, Stray};
-use crate::callers::Ask;
+use crate::callers::PlannedRequest;
 use crate::daemon::DEAD_LETTERS;
 use crate::tools::{ToolRun, ToolRuns};
 
@@ -24,7 +24,7 @@ pub enum Violation {
     MessageIdsDiffer(usize),
     /// A tool that may not be repeated had its effect several times for one request.
     RanTwice(usize, usize),
-    /// A reply says something that is not so.
+    /// A reply is not true.
     Untrue(usize, String),
     /// A process refused a request that it did not have any more.
     NotItsOwn(usize, String),
@@ -35,9 +35,9 @@ pub enum Violation {
         /// Deliveries that were not settled.
         unsettled: usize,
     },
-    /// A process had calls under way when all was answered.
+    /// A process had calls under way when every request had its reply.
     NotFinished,
-    /// So many tasks outlive the processes that started them.
+    /// Number of tasks that outlive the processes that started them.
     TasksLeft(usize),
 }
 
@@ -63,9 +63,9 @@ impl fmt::Display for Violation {
     }
 }
 
-/// Compares what was asked, what ran, and what was answered.
+/// Compares planned requests, runs and replies.
 pub(crate) struct Oracle<'a> {
-    pub(crate) asks: &'a [Ask],
+    pub(crate) plans: &'a [PlannedRequest],
     pub(crate) executions: &'a ToolRuns,
     pub(crate) broker: &'a SimBroker,
     /// Whether an operation of the ledger has failed.
@@ -74,43 +74,43 @@ pub(crate) struct Oracle<'a> {
 
 impl Oracle<'_> {
     pub(crate) fn check(&self) -> Vec<Violation> {
-        let messages = self.asks.iter().filter_map(|ask| self.check_message(ask));
-        let identities = self.asks.iter().filter(|ask| ask.request == ask.number);
+        let messages = self.plans.iter().filter_map(|plan| self.check_message(plan));
+        let identities = self.plans.iter().filter(|plan| plan.request == plan.number);
         let strays = self.broker.strays().into_iter().filter_map(|stray| self.check_stray(&stray));
-        messages.chain(identities.flat_map(|ask| self.check_identity(ask))).chain(strays).collect()
+        messages.chain(identities.flat_map(|plan| self.check_identity(plan))).chain(strays).collect()
     }
 
     /// Checks that what is published without its request is of a run of the same process.
     fn check_stray(&self, Stray { by, request }: &Stray) -> Option<Violation> {
-        let ask = self.asks.iter().find(|ask| ask.id() == *request)?;
-        let has_run = self.executions.of(ask.request).iter().any(|run| run.process == *by);
-        (!has_run).then(|| Violation::NotItsOwn(ask.number, by.as_ref().to_owned()))
+        let plan = self.plans.iter().find(|plan| plan.id() == *request)?;
+        let has_run = self.executions.of(plan.request).iter().any(|run| run.process == *by);
+        (!has_run).then(|| Violation::NotItsOwn(plan.number, by.as_ref().to_owned()))
     }
 
     /// Checks what holds for each message.
-    fn check_message(&self, ask: &Ask) -> Option<Violation> {
-        let replies = self.replies(ask);
+    fn check_message(&self, plan: &PlannedRequest) -> Option<Violation> {
+        let replies = self.replies(plan);
         let ids: BTreeSet<_> = replies.iter().map(|reply| &reply.properties.message_id).collect();
         // A dead letter that is the request itself was delivered too often.
-        if ids.is_empty() && ask.confirmed.load(Ordering::Relaxed) && self.about(ask, DEAD_LETTERS).next().is_none() {
-            return Some(Violation::Lost(ask.number));
+        if ids.is_empty() && plan.confirmed.load(Ordering::Relaxed) && self.about(plan, DEAD_LETTERS).next().is_none() {
+            return Some(Violation::Lost(plan.number));
         }
         // What one message is refused, another of the same key may get.
-        (ids.len() > 1 && !ask.has_key).then_some(Violation::MessageIdsDiffer(ask.number))
+        (ids.len() > 1 && !plan.has_key).then_some(Violation::MessageIdsDiffer(plan.number))
     }
 
     /// Checks what holds for all messages that are one request.
-    fn check_identity(&self, ask: &Ask) -> Vec<Violation> {
+    fn check_identity(&self, plan: &PlannedRequest) -> Vec<Violation> {
         let mut violations = Vec::new();
-        let (number, is_repeatable) = (ask.number, ask.effect.is_repeatable());
+        let (number, is_repeatable) = (plan.number, plan.effect.is_repeatable());
         let runs = self.executions.of(number);
-        let asks = self.asks.iter().filter(|other| other.request == number);
-        let bodies: BTreeSet<String> = asks.flat_map(|ask| self.replies(ask)).map(|reply| content(&reply)).collect();
+        let plans = self.plans.iter().filter(|other| other.request == number);
+        let bodies: BTreeSet<String> = plans.flat_map(|plan| self.replies(plan)).map(|reply| content(&reply)).collect();
         let distinct: Vec<Value> = bodies.iter().map(|body| serde_json::from_str(body).unwrap_or_default()).collect();
         let (refusals, others): (Vec<&Value>, Vec<&Value>) =
-            distinct.iter().partition(|reply| is_refusal(reply, ask.has_key || self.has_ledger_failed));
+            distinct.iter().partition(|reply| is_refusal(reply, plan.has_key || self.has_ledger_failed));
         let acted = runs.iter().filter(|run| run.has_acted).count();
-        // What could not be recorded is not known later, and said so.
+        // The outcome of what could not be recorded is unknown later, and the reply has that outcome.
         let certain = others.iter().filter(|reply| !self.has_ledger_failed || outcome(reply) != Some("unknown"));
         let certain: Vec<String> = certain.map(ToString::to_string).collect();
         if certain.len() > 1 && !is_repeatable {
@@ -121,25 +121,25 @@ impl Oracle<'_> {
         }
         // Of a tool that may run again, a refusal speaks for its own delivery.
         let last = if others.is_empty() && !is_repeatable { refusals } else { others };
-        let said: Vec<Option<String>> = last.into_iter().map(|reply| untrue(reply, ask.effect, &runs)).collect();
-        // Of a tool that may run again, one run has its effect, and another says that it itself had none.
-        if !is_repeatable || said.iter().all(Option::is_some) {
-            violations.extend(said.into_iter().flatten().map(|why| Violation::Untrue(number, why)));
+        let untruths: Vec<Option<String>> = last.into_iter().map(|reply| untrue(reply, plan.effect, &runs)).collect();
+        // Of a tool that may run again, one run has its effect, and another reports that it itself had none.
+        if !is_repeatable || untruths.iter().all(Option::is_some) {
+            violations.extend(untruths.into_iter().flatten().map(|why| Violation::Untrue(number, why)));
         }
         violations
     }
 
     /// Every reply to a request, at its caller or among the dead letters.
-    fn replies(&self, ask: &Ask) -> Vec<SimMessage> {
+    fn replies(&self, plan: &PlannedRequest) -> Vec<SimMessage> {
         let is_reply = |message: &SimMessage| {
             let kind = message.properties.message_type.as_deref();
             matches!(kind, Some(message_type::TOOL_INVOKE_RESPONSE | message_type::TOOL_ERROR))
         };
-        self.about(ask, ask.caller).chain(self.about(ask, DEAD_LETTERS)).filter(is_reply).collect()
+        self.about(plan, plan.caller).chain(self.about(plan, DEAD_LETTERS)).filter(is_reply).collect()
     }
 
-    fn about(&self, ask: &Ask, queue: &str) -> impl Iterator<Item = SimMessage> + use<> {
-        let id = ask.id();
+    fn about(&self, plan: &PlannedRequest, queue: &str) -> impl Iterator<Item = SimMessage> + use<> {
+        let id = plan.id();
         let messages = self.broker.messages(queue).into_iter();
         messages.filter(move |message| message.properties.correlation_id.as_ref() == Some(&id))
     }

@@ -14,7 +14,7 @@ use toolbus_store::OpenError;
 
 use crate::broker::SimBroker;
 use crate::bus::SimBus;
-use crate::callers::{Ask, CALLERS};
+use crate::callers::{CALLERS, PlannedRequest};
 use crate::chance::Chance;
 use crate::context::{Fault, Faults, ScheduleContext};
 use crate::daemon::{PREFIX, SimDaemon, Surroundings};
@@ -23,7 +23,7 @@ use crate::oracle::{Oracle, Violation};
 
 /// Time within which a drained process lets its calls finish, by chance.
 const PATIENCE: std::ops::RangeInclusive<u64> = 0..=10_000;
-/// Time after the last fault in which everything is answered and settled.
+/// Time after the last fault in which every request gets its reply and is settled.
 const LAST_WAIT: Duration = Duration::from_secs(3_600);
 
 /// Outcome of a schedule.
@@ -81,12 +81,12 @@ async fn perform(seed: u64, file: Option<PathBuf>) -> Result<ScheduleReport, Ope
     let mut world = World::new(around.clone(), daemons)?;
 
     let requests = usize::try_from(chance.number(2..=16)).unwrap_or_default();
-    let asks = Ask::draw_all(chance, requests, horizon);
+    let plans = PlannedRequest::draw_all(chance, requests, horizon);
     let incidents = draw_incidents(chance, horizon, daemons);
     let mut callers = JoinSet::new();
-    for ask in &asks {
-        if let Some((_, bus)) = world.callers.iter().find(|(name, _)| *name == ask.caller) {
-            callers.spawn(ask.clone().perform(Arc::clone(bus), Arc::clone(&context)));
+    for plan in &plans {
+        if let Some((_, bus)) = world.callers.iter().find(|(name, _)| *name == plan.caller) {
+            callers.spawn(plan.clone().perform(Arc::clone(bus), Arc::clone(&context)));
         }
     }
     for (at, incident) in incidents {
@@ -100,7 +100,7 @@ async fn perform(seed: u64, file: Option<PathBuf>) -> Result<ScheduleReport, Ope
     let finished = world.end().await;
 
     let mut violations = Oracle {
-        asks: &asks,
+        plans: &plans,
         executions: &around.executions,
         broker: &broker,
         has_ledger_failed: context.has_met(Fault::LedgerFailed),

@@ -1,4 +1,4 @@
-//! Tools that do as their arguments say, and a record of every run.
+//! Tools that behave by their arguments, and a record of every run.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -64,7 +64,7 @@ pub(crate) fn arguments(request: usize, time: Duration, ending: Ending) -> Value
 /// One run of a tool.
 #[derive(Debug, Clone)]
 pub(crate) struct ToolRun {
-    /// The number of the request, by which it is compared with what was asked.
+    /// The number of the request, by which it is compared with the plan.
     pub(crate) request: usize,
     /// The process in which it ran.
     pub(crate) process: Arc<str>,
@@ -142,7 +142,7 @@ impl Executor for SimTools {
         self.executions.change(run, |run| run.has_acted = true);
         self.context.note(&self.process, format_args!("run {run} has its effect"));
         self.wait(half).await;
-        // Each result is another, so that it tells its run.
+        // Each result is another, so that it identifies its run.
         let text = format!("result of run {run}");
         let result = match ending {
             Ending::Hang => std::future::pending().await,

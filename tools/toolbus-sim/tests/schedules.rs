@@ -31,17 +31,17 @@ fn one_seed_gives_the_same_bytes_each_time() {
 }
 
 #[test]
-fn every_request_of_a_thousand_schedules_has_one_answer() {
+fn every_request_of_a_thousand_schedules_has_one_reply() {
     assert_eq!(hold(0..1_000, None).unwrap(), Fault::ALL.into());
 }
 
 #[test]
-fn every_request_of_another_thousand_schedules_has_one_answer() {
+fn every_request_of_another_thousand_schedules_has_one_reply() {
     assert_eq!(hold(1_000_000..1_001_000, None).unwrap(), Fault::ALL.into());
 }
 
 #[test]
-fn what_holds_in_memory_holds_with_a_file_that_each_process_opens() {
+fn schedules_hold_with_a_file_that_each_process_opens() {
     let folder = tempfile::tempdir().unwrap();
     hold(0..100, Some(folder.path())).unwrap();
 }
@@ -61,6 +61,6 @@ fn a_redelivery_of_what_another_daemon_ran_does_not_end_with_the_refusal_of_its_
 }
 
 #[test]
-fn a_redelivery_that_cannot_be_recorded_is_not_said_to_be_not_started_while_another_daemon_begins_it() {
+fn an_unrecorded_redelivery_is_not_reported_as_not_started_while_another_daemon_begins_it() {
     hold(694_030..694_031, None).unwrap();
 }

@@ -40,7 +40,7 @@ impl RabbitCluster {
     ///
     /// # Panics
     ///
-    /// If `rabbitmq-server` or `ip` is not installed, or this process may not make network namespaces; the text says so.
+    /// If `rabbitmq-server` or `ip` is not installed, or this process may not make network namespaces.
     #[expect(clippy::panic, reason = "a test that needs the cluster fails without it")]
     pub async fn start() -> Self {
         match Self::try_start().await {
@@ -86,7 +86,7 @@ impl RabbitCluster {
     /// Whether a node runs, sees all others run, and counts no queue as down: after a partition, the tables of nodes that
     /// are one cluster again may differ until one of them starts again.
     pub async fn is_whole(&self, node: usize) -> bool {
-        // A program that asks takes a second of CPU time.
+        // `rabbitmqctl` takes a second of CPU time.
         self.takes_connections(node).await
             && self.ctl(node, &["cluster_status"]).await.is_ok_and(|status| has_all(&status))
             && self.ctl(node, &["eval", DOWN_QUEUES]).await.is_ok_and(|queues| queues.trim() == "[]")
@@ -98,7 +98,7 @@ impl RabbitCluster {
         matches!(tokio::time::timeout(Duration::from_secs(1), connecting).await, Ok(Ok(_)))
     }
 
-    /// Where clients connect to, each node's in turn.
+    /// URLs for clients, each node's in turn.
     #[must_use]
     pub fn urls(&self) -> Vec<String> {
         (0..NODES).map(|node| format!("amqp://guest:guest@{}/%2f", self.address(node))).collect()
@@ -108,24 +108,24 @@ impl RabbitCluster {
         SocketAddr::from((self.network.address(node), PORT))
     }
 
-    /// The node that leads a quorum queue, as the others say.
+    /// The node that leads a quorum queue, as `queried` reports.
     ///
     /// # Errors
     ///
-    /// If none is known, or the node that is asked does not obey.
-    pub async fn leader(&self, asked: usize, queue: &str) -> io::Result<usize> {
-        let listed = self.ctl(asked, &["list_queues", "name", "leader"]).await?;
+    /// If none is known, or the queried node does not obey.
+    pub async fn leader(&self, queried: usize, queue: &str) -> io::Result<usize> {
+        let listed = self.ctl(queried, &["list_queues", "name", "leader"]).await?;
         let is_leader = |node: &usize| value(&listed, queue) == self.name(*node);
         (0..NODES).find(is_leader).ok_or_else(|| io::Error::other(format!("no leader of {queue}: {listed}")))
     }
 
-    /// The node that a classic queue is on, as another says.
+    /// The node that a classic queue is on, as `queried` reports.
     ///
     /// # Errors
     ///
-    /// If there is no such queue, or the node that is asked does not obey.
-    pub async fn home(&self, asked: usize, queue: &str) -> io::Result<usize> {
-        let listed = self.ctl(asked, &["list_queues", "name", "pid"]).await?;
+    /// If there is no such queue, or the queried node does not obey.
+    pub async fn home(&self, queried: usize, queue: &str) -> io::Result<usize> {
+        let listed = self.ctl(queried, &["list_queues", "name", "pid"]).await?;
         let is_home = |node: &usize| value(&listed, queue).starts_with(&format!("<{}.", self.name(*node)));
         (0..NODES).find(is_home).ok_or_else(|| io::Error::other(format!("no home of {queue}: {listed}")))
     }
@@ -224,9 +224,9 @@ impl RabbitCluster {
         Ok(())
     }
 
-    fn end(&self, node: usize, said: &[u8]) {
+    fn end(&self, node: usize, input: &[u8]) {
         if let Some(guard) = self.guards.get(node) {
-            guard.end(said);
+            guard.end(input);
         }
     }
 
@@ -304,8 +304,8 @@ impl ClusterNetwork {
     fn new() -> io::Result<Self> {
         let mut failure = io::Error::other("no network is free");
         for number in NETWORKS {
-            // Whose bridge it is owns the network, and removes it when dropped. Of one that has just ended, some names may
-            // be in use for a moment.
+            // The owner of the bridge owns the network, and removes it when dropped. Of one that has just ended, some
+            // names may be in use for a moment.
             let made = ip(&["link", "add", &bridge(number), "type", "bridge"]).map(|()| Self { number });
             match made.and_then(|network| network.fill().map(|()| network)) {
                 Ok(network) => return Ok(network),

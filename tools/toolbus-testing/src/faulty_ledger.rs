@@ -1,4 +1,4 @@
-//! A ledger that fails as a test says.
+//! A ledger that fails as a test decides.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -13,7 +13,7 @@ use toolbus_core::store::StoreError;
 use crate::faulty_store::StoreFault;
 use crate::locked;
 
-/// A ledger that counts renewals, and fails while it is told to.
+/// A ledger that counts renewals, and fails on demand.
 #[derive(Debug)]
 pub struct FaultyLedger {
     kept: Arc<dyn Ledger>,
@@ -50,7 +50,7 @@ impl FaultyLedger {
         *locked(&self.fault) = fault.into();
     }
 
-    /// Has the next operation of a kind fail, and each further one that is said here.
+    /// Has the next operation of a kind fail; each further call adds one failure.
     pub fn fail_once(&self, operation: LedgerOperation, fault: StoreFault) {
         locked(&self.next).push((operation, fault));
     }

@@ -1,4 +1,4 @@
-//! A store that fails as a test says.
+//! A store that fails as a test decides.
 
 use std::collections::HashMap;
 use std::sync::Mutex;
@@ -10,7 +10,7 @@ use toolbus_core::store::{Store, StoreError};
 
 use crate::locked;
 
-/// A store at a distance: other tasks go on before it responds. It counts its operations, and fails while it is told to.
+/// A store at a distance: other tasks go on before it responds. It counts its operations, and fails on demand.
 #[derive(Debug, Default)]
 pub struct FaultyStore<S> {
     /// The store behind it, which does not fail.

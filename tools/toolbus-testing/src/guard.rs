@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::{Mutex, PoisonError};
 
-/// Says to a guard that what the node has stored stays.
+/// Input of a guard that keeps the node's folder.
 pub(crate) const KEEP: &[u8] = b"keep";
 
 /// Commands by which a node is run.
@@ -20,7 +20,7 @@ pub(crate) struct NodeCommands<'a> {
 }
 
 /// Runs `epmd` and a node in a process group of their own. Both end when the guard's standard input closes, and the
-/// node's folder goes, unless it was told [`KEEP`].
+/// node's folder goes, unless its input was [`KEEP`].
 #[derive(Default)]
 pub(crate) struct NodeGuard(Mutex<Option<Child>>);
 
@@ -41,10 +41,10 @@ setsid {within} sh -c 'epmd {epmd} &
     until epmd -names >/dev/null 2>&1; do sleep 0.05; done
     exec "$1/rabbitmq-server"' node "$1" \
     </dev/null >"$2/console.log" 2>&1 &
-said=$(cat)
+input=$(cat)
 kill -KILL "-$!"
 wait
-[ "$said" = keep ] || {{ {clean_up} rm -rf -- "$2"; }} 2>/dev/null
+[ "$input" = keep ] || {{ {clean_up} rm -rf -- "$2"; }} 2>/dev/null
 "#
         );
         let guard = shell
@@ -60,20 +60,20 @@ wait
     }
 
     /// Ends the node with SIGKILL.
-    pub(crate) fn end(&self, said: &[u8]) {
+    pub(crate) fn end(&self, input: &[u8]) {
         let guard = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(mut guard) = guard {
             if let Some(mut stdin) = guard.stdin.take() {
                 // A guard that does not listen has ended already.
-                drop(stdin.write_all(said));
+                drop(stdin.write_all(input));
             }
-            // Its exit status says nothing.
+            // Its exit status does not matter.
             drop(guard.wait());
         }
     }
 }
 
-/// Tells the broker's programs where a node's files are.
+/// Sets the folder of a node's files for the broker's programs.
 pub(crate) fn set_folder(command: &mut Command, folder: &Path) {
     command
         .env("HOME", folder)

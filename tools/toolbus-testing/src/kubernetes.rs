@@ -81,7 +81,7 @@ impl ApiServer {
         Self { shared, _server: AbortOnDropHandle::new(server) }
     }
 
-    /// A file that says how to reach it.
+    /// The kubeconfig of the cluster.
     pub fn kubeconfig(&self) -> PathBuf {
         self.shared.folder.path().join("kubeconfig")
     }

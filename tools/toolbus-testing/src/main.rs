@@ -1,5 +1,5 @@
-//! Starts the RabbitMQ node that the tests of a run share, as soon as one of them asks for it, and ends it when standard
-//! input closes: `toolbus-testing SOCKET`. Who connects to the socket is sent the node's folder.
+//! Starts the RabbitMQ node that the tests of a run share, as soon as one of them requests it, and ends it when
+//! standard input closes: `toolbus-testing SOCKET`. A client of the socket is sent the node's folder.
 
 use std::io;
 use std::os::unix::ffi::OsStrExt as _;
@@ -21,7 +21,7 @@ async fn main() -> io::Result<()> {
                 node = Some(RabbitNode::start().await);
             }
             let folder = node.as_ref().map(RabbitNode::folder);
-            // A test that has ended meanwhile needs no answer.
+            // A test that has ended meanwhile needs no response.
             drop(client.write_all(folder.map_or(&[], |folder| folder.as_os_str().as_bytes())).await);
         }
     };

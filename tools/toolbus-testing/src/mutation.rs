@@ -1,4 +1,4 @@
-//! Inputs for code that reads bytes of others: any bytes, and samples of what is expected, changed in some places.
+//! Inputs for code that reads bytes of others: any bytes, and samples of what is expected, changed at some positions.
 
 use std::fmt;
 
@@ -46,7 +46,7 @@ impl MutatedBytes {
     }
 }
 
-/// Calls `check`, which panics on a failure, with `count` inputs, or with as many as `PROPTEST_CASES` says.
+/// Calls `check`, which panics on a failure, with `count` inputs, or with as many as `PROPTEST_CASES` sets.
 ///
 /// # Panics
 ///

@@ -33,7 +33,7 @@ pub async fn as_nobody(examples: &[&Path], filters: &[&str], least: usize) -> io
         fs::set_permissions(folder, Permissions::from_mode(mode))?;
     }
     let own = std::env::current_exe()?;
-    // Its name may say what it tests.
+    // Some tests use the program's name.
     let copy = tests.join(own.file_name().unwrap_or_default());
     fs::copy(&own, &copy)?;
     for example in examples {
@@ -43,8 +43,8 @@ pub async fn as_nobody(examples: &[&Path], filters: &[&str], least: usize) -> io
     command.args(["--reuid", UNPRIVILEGED, "--regid", UNPRIVILEGED, "--clear-groups"]).arg(&copy).args(filters);
     command.args(["--test-threads", "2"]).env("TMPDIR", &temporary).env("HOME", &temporary);
     let output = command.current_dir("/").stdin(Stdio::null()).kill_on_drop(true).output().await?;
-    let [said, complained] = [&output.stdout, &output.stderr].map(|text| String::from_utf8_lossy(text));
-    let run = said.matches(" ... ok").count();
-    assert!(output.status.success() && run >= least, "{run} tests\n{said}{complained}");
+    let [printed, complained] = [&output.stdout, &output.stderr].map(|text| String::from_utf8_lossy(text));
+    let run = printed.matches(" ... ok").count();
+    assert!(output.status.success() && run >= least, "{run} tests\n{printed}{complained}");
     Ok(())
 }

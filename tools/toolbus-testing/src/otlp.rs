@@ -29,17 +29,17 @@ use tonic::{Request, Response, Status};
 
 pub use opentelemetry_proto::tonic as proto;
 
-/// Exports that are kept; further ones are answered and forgotten.
+/// Exports that are kept; further ones are confirmed and dropped.
 const MAX_KEPT: usize = 10_000;
 
 /// Behaviour of the receiver with an export.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Behaviour {
-    /// Keeps it and says so.
+    /// Keeps it and confirms it.
     Accept,
-    /// Says that it is unavailable.
+    /// Responds that it is unavailable.
     Refuse,
-    /// Answers nothing until the behaviour changes.
+    /// Does not respond until the behaviour changes.
     Hang,
 }
 

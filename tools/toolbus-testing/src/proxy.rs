@@ -46,7 +46,7 @@ impl Proxy {
         Ok(Self { address, line, accepted, _server: server })
     }
 
-    /// Where clients connect to.
+    /// Address for clients.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.address
@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_held_while_frozen_arrives_when_restored() {
+    async fn data_held_while_frozen_arrives_when_restored() {
         let (proxy, mut client, mut server) = line().await;
         proxy.freeze();
         client.write_all(b"held").await.unwrap();

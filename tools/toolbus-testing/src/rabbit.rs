@@ -19,7 +19,7 @@ use tokio::sync::OnceCell;
 use crate::guard::{self, KEEP, NodeCommands, NodeGuard};
 use crate::tls;
 
-/// Variable with the path of the socket at which the shared node can be asked for.
+/// Variable with the path of the socket at which the shared node is requested.
 pub const SHARED: &str = "TOOLBUS_TEST_BROKER";
 /// Variable with the folder of RabbitMQ's programs, for another version than the installed one.
 const PROGRAMS: &str = "TOOLBUS_RABBITMQ";
@@ -27,7 +27,7 @@ const CONFIGURATION: &str = "rabbitmq.conf";
 /// File in a node's folder with its ports.
 const PORTS: &str = "ports";
 
-/// Where Debian keeps the versions of RabbitMQ. Its wrapper in `/usr/sbin` insists on a user of its own.
+/// Folder in which Debian keeps the versions of RabbitMQ. Its wrapper in `/usr/sbin` insists on a user of its own.
 const INSTALLED: &str = "/usr/lib/rabbitmq/lib";
 /// Longest start of a node on a busy machine.
 const START_TIME: Duration = Duration::from_secs(90);
@@ -82,7 +82,7 @@ impl RabbitNode {
     ///
     /// # Panics
     ///
-    /// If `rabbitmq-server` is not installed, or does not start; the text says what to do.
+    /// If `rabbitmq-server` is not installed, or does not start; the text names the remedy.
     pub async fn start() -> Self {
         Self::start_with("").await
     }
@@ -155,25 +155,25 @@ impl RabbitNode {
         self.folder.path().join(tls::AUTHORITY)
     }
 
-    /// Where a client connects to, as the user `guest`.
+    /// URL for a client, as the user `guest`.
     #[must_use]
     pub fn url(&self) -> String {
         self.url_of("guest", "guest")
     }
 
-    /// Where a client connects to, as a user made with `add_user`.
+    /// URL for a client, as a user made with `add_user`.
     #[must_use]
     pub fn url_of(&self, user: &str, password: &str) -> String {
         self.url_on("%2f", user, password)
     }
 
-    /// Where a client connects to, on a virtual host whose name is escaped as in a URL.
+    /// URL for a client, on a virtual host whose name is escaped as in a URL.
     #[must_use]
     pub fn url_on(&self, vhost: &str, user: &str, password: &str) -> String {
         format!("amqp://{user}:{password}@127.0.0.1:{}/{vhost}", self.ports.amqp)
     }
 
-    /// Where a client connects to over TLS.
+    /// URL for a client over TLS.
     #[must_use]
     pub fn tls_url(&self) -> String {
         format!("amqps://guest:guest@localhost:{}/%2f", self.ports.tls)
@@ -186,7 +186,7 @@ impl RabbitNode {
     }
 
     /// Writes to disk which quorum queues there are. The node itself does so every three minutes: one that is killed
-    /// before has queues that never answer again.
+    /// before has queues that never respond again.
     ///
     /// # Panics
     ///
@@ -231,13 +231,13 @@ impl RabbitNode {
     /// When it fails, with what it printed.
     #[expect(clippy::panic, reason = "a test whose node does not obey fails")]
     pub async fn ctl(&self, arguments: &[&str]) -> String {
-        let asked = Instant::now();
+        let began = Instant::now();
         let done = loop {
             let mut command = tokio::process::Command::from(self.command("rabbitmqctl"));
             let done = command.arg("--quiet").args(arguments).stdin(Stdio::null()).kill_on_drop(true).output().await;
-            // A node takes connections before it says that it runs: many seconds before on a busy machine.
+            // A node takes connections before it reports that it runs: many seconds before on a busy machine.
             let is_starting = |output: &Output| String::from_utf8_lossy(&output.stderr).contains(STARTING);
-            if asked.elapsed() > START_TIME || !done.as_ref().is_ok_and(is_starting) {
+            if began.elapsed() > START_TIME || !done.as_ref().is_ok_and(is_starting) {
                 break done;
             }
         };

@@ -1,4 +1,4 @@
-//! A bus that records what is published, and routes it as a test says.
+//! A bus that records what is published, and routes it as a test decides.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -32,14 +32,14 @@ pub enum Route {
     Doubted(Option<PublishError>),
 }
 
-/// A bus that delivers nothing, or what another bus delivers. Every address is routed unless a test says otherwise.
+/// A bus that delivers nothing, or what another bus delivers. Every address is routed by default.
 #[derive(Default)]
 pub struct RecordingBus {
     behind: Option<Arc<dyn Bus>>,
     default: Mutex<Route>,
     routes: Mutex<HashMap<Target, Route>>,
     attempts: Mutex<Vec<(Target, bool)>>,
-    asked: AtomicUsize,
+    refusal_queries: AtomicUsize,
     sent: Mutex<Vec<Outgoing>>,
 }
 
@@ -64,12 +64,12 @@ impl RecordingBus {
         locked(&self.sent).clone()
     }
 
-    /// Returns the number of questions about refusals.
-    pub fn asked(&self) -> usize {
-        self.asked.load(Ordering::SeqCst)
+    /// Returns the number of calls of [`Bus::refusal`].
+    pub fn refusal_queries(&self) -> usize {
+        self.refusal_queries.load(Ordering::SeqCst)
     }
 
-    /// Returns the address of every publish, and whether it was said to be proven.
+    /// Returns the address of every publish, and whether it was marked as proven.
     pub fn attempts(&self) -> Vec<(Target, bool)> {
         locked(&self.attempts).clone()
     }
@@ -120,7 +120,7 @@ impl Bus for RecordingBus {
     }
 
     fn refusal<'a>(&'a self, target: &'a Target) -> BoxFuture<'a, Option<String>> {
-        self.asked.fetch_add(1, Ordering::SeqCst);
+        self.refusal_queries.fetch_add(1, Ordering::SeqCst);
         let is_refused = self.route_of(target) == Route::Refused;
         std::future::ready(is_refused.then(|| REFUSED.to_owned())).boxed()
     }

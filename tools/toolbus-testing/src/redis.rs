@@ -31,8 +31,8 @@ kill -KILL "$!"
 wait
 "#;
 
-/// A running server with a password. It keeps what it is given in a file, written before it answers, so that it is there
-/// after [`RedisServer::restart`]. It ends when dropped.
+/// A running server with a password. It keeps its data in a file, written before it responds, so that it is there after
+/// [`RedisServer::restart`]. It ends when dropped.
 pub struct RedisServer {
     folder: TempDir,
     ports: [u16; 2],
@@ -82,7 +82,7 @@ impl RedisServer {
         Ok(server)
     }
 
-    /// Where it listens.
+    /// Address that it listens on.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         (Ipv4Addr::LOCALHOST, self.ports[0]).into()
@@ -111,7 +111,7 @@ impl RedisServer {
         let guard = self.guard.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(mut guard) = guard {
             drop(guard.stdin.take());
-            // Its exit status says nothing.
+            // Its exit status does not matter.
             drop(guard.wait());
         }
     }

@@ -177,7 +177,7 @@ async fn an_address_that_took_a_reply_is_checked_again_only_after_it_failed() {
     for _ in 0..3 {
         world.reply(pay().typed(PEER)).await;
     }
-    assert_eq!(world.bus.asked(), 1);
+    assert_eq!(world.bus.refusal_queries(), 1);
     world.route_both("tool.result.ana", &Route::Refused);
     let late = world.reply(pay().typed(PEER)).await;
     assert_eq!((late.properties.header("rb-dead-reason"), world.runs()), (Some("undeliverable_answer"), 4));

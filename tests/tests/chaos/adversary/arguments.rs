@@ -13,23 +13,23 @@ pub(crate) fn rows() -> Vec<Row> {
 fn forced() -> Vec<Row> {
     let arguments = |text: &str| raw(format!(r#"{{"toolName":"read_note","arguments":{text}}}"#));
     let refused = [
-        ("the same member", r#"{"folder":"bruno"}"#),
-        ("the same member with the same value", r#"{"folder":"ana"}"#),
-        ("the same member with null", r#"{"folder":null}"#),
-        ("the same member, escaped", r#"{"f\u006flder":"bruno"}"#),
-        ("the same member in a text", r#""{\"folder\":\"bruno\"}""#),
-        ("the same member twice", r#"{"folder":"ana","folder":"bruno"}"#),
-        ("the same member in another case", r#"{"Folder":"bruno"}"#),
-        ("the same member with a blank", r#"{"folder ":"bruno"}"#),
-        ("the same member nested", r#"{"note":{"folder":"bruno"}}"#),
-        ("the same member as a path", r#"{"/folder":"bruno"}"#),
-        ("the same member as a form's list", r#"{"folder[]":"bruno"}"#),
-        ("the same member with NUL", r#"{"folder\u0000":"bruno"}"#),
-        ("the same member with a character without width", r#"{"fol\u200bder":"bruno"}"#),
-        ("the same member in full width", r#"{"ｆｏｌｄｅｒ":"bruno"}"#),
-        ("the same member with a Cyrillic letter", r#"{"fоlder":"bruno"}"#),
-        ("the same member with an underscore", r#"{"f_older":"bruno"}"#),
-        ("the same member as a pair of a query", r#"{"folder=bruno&x":"1"}"#),
+        ("the same field", r#"{"folder":"bruno"}"#),
+        ("the same field with the same value", r#"{"folder":"ana"}"#),
+        ("the same field with null", r#"{"folder":null}"#),
+        ("the same field, escaped", r#"{"f\u006flder":"bruno"}"#),
+        ("the same field in a text", r#""{\"folder\":\"bruno\"}""#),
+        ("the same field twice", r#"{"folder":"ana","folder":"bruno"}"#),
+        ("the same field in another case", r#"{"Folder":"bruno"}"#),
+        ("the same field with a blank", r#"{"folder ":"bruno"}"#),
+        ("the same field nested", r#"{"note":{"folder":"bruno"}}"#),
+        ("the same field as a path", r#"{"/folder":"bruno"}"#),
+        ("the same field as a form's list", r#"{"folder[]":"bruno"}"#),
+        ("the same field with NUL", r#"{"folder\u0000":"bruno"}"#),
+        ("the same field with a character without width", r#"{"fol\u200bder":"bruno"}"#),
+        ("the same field in full width", r#"{"ｆｏｌｄｅｒ":"bruno"}"#),
+        ("the same field with a Cyrillic letter", r#"{"fоlder":"bruno"}"#),
+        ("the same field with an underscore", r#"{"f_older":"bruno"}"#),
+        ("the same field as a pair of a query", r#"{"folder=bruno&x":"1"}"#),
         ("a prototype", r#"{"__proto__":{"folder":"bruno"}}"#),
         ("a list of arguments", r#"[{"folder":"bruno"}]"#),
     ];
@@ -65,7 +65,7 @@ fn recipients() -> Vec<Row> {
         ("null", json!({"to": null})),
         ("nothing", json!({"to": ""})),
         ("nobody", json!({"text": "hello"})),
-        ("a stranger in a member in another case", json!({"To": stranger})),
+        ("a stranger in a field in another case", json!({"To": stranger})),
         ("everybody", json!({"to": "*"})),
         ("a friend with a digit more", json!({"to": format!("{friend}4")})),
         ("a friend without the country", json!({"to": "3001112233"})),
@@ -90,7 +90,7 @@ fn recipients() -> Vec<Row> {
     let unread = format!(r#"{{"toolName":"send_message","to":"{friend}","arguments":{{"to":"{stranger}"}}}}"#);
     let stranger = json!({"to": stranger});
     rows.extend([
-        row("a message to two in one member", raw(twice), INVALID),
+        row("a message to two in one field", raw(twice), INVALID),
         row("a message to a stranger, with a friend beside the arguments", raw(unread), NOT_ALLOWED),
         row(
             "a message to a stranger in arguments that are a text",

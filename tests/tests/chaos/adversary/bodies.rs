@@ -1,4 +1,4 @@
-//! Bodies that might name one tool to whoever checks and another to whoever runs.
+//! Bodies that might name one tool to the gates and another to the executor.
 
 use serde_json::json;
 
@@ -58,7 +58,7 @@ pub(crate) fn rows() -> Vec<Row> {
         row("a byte-order mark", raw("\u{feff}{\"toolName\":\"transfer_money\"}"), NOT_FOUND),
         row("an overlong form of UTF-8", raw(overlong), INVALID),
         row("arguments that are nested too deep", raw(deep), INVALID),
-        row("the hidden name in another case of the member", raw(r#"{"TOOLNAME":"transfer_money"}"#), NOT_FOUND),
+        row("the hidden name in another case of the field", raw(r#"{"TOOLNAME":"transfer_money"}"#), NOT_FOUND),
         row(
             "arguments of a hidden tool that are no JSON",
             raw(json!({"toolName": "transfer_money", "arguments": "{"}).to_string()),

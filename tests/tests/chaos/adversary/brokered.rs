@@ -1,4 +1,4 @@
-//! Where the broker says who sends, nothing in a message does.
+//! Where the broker names the sender, nothing in a message does.
 
 use serde_json::json;
 use toolbus_e2e::backend::Backend;
@@ -60,13 +60,13 @@ fn rows() -> Vec<Row> {
         row(
             "cancelling under the name of the agent whose call it is",
             cancel("call-of-ana").by("ana"),
-            Back::Says(json!({"toolCallId": "call-of-ana", "cancelled": false})),
+            Back::Body(json!({"toolCallId": "call-of-ana", "cancelled": false})),
         ),
     ]
 }
 
 #[tokio::test]
-async fn where_the_broker_says_who_sends_no_message_says_otherwise() {
+async fn where_the_broker_names_the_sender_no_message_names_another() {
     let hold = |backend: &Backend| backend.tool("hold", "/gate?id={id}", "timeout = \"100s\"");
     let with_hold = |backend: &Backend| {
         configuration(backend).replace(r#"["get_weather"]"#, r#"["get_weather", "hold"]"#) + &hold(backend)

@@ -1,4 +1,4 @@
-//! A daemon with something to hide, and the backend that counts whoever gets there.
+//! A daemon with hidden tools, and the backend that counts the calls that reach it.
 
 use std::time::Duration;
 
@@ -59,11 +59,11 @@ impl Fixture {
         match &row.back {
             Back::Nothing => self.fence(&row.sent).await,
             Back::Dead(reason) => self.dead(&row.sent, &request, reason).await?,
-            back => self.answered(&request, back).await?,
+            back => self.check_reply(&request, back).await?,
         }
         let replies = self.client.replies_to(&request.correlation).len();
         let expected = usize::from(!matches!(row.back, Back::Nothing | Back::Dead(_)));
-        same("answers", replies, expected)?;
+        same("replies", replies, expected)?;
         same("runs", self.backend.total() - runs, usize::from(matches!(row.back, Back::Runs(_))))?;
         same("runs of hidden tools", self.reached() - reached, 0)
     }
@@ -73,13 +73,13 @@ impl Fixture {
         self.hidden.iter().map(|tool| self.backend.count(tool)).sum()
     }
 
-    async fn answered(&self, request: &Request, back: &Back) -> Result<(), String> {
+    async fn check_reply(&self, request: &Request, back: &Back) -> Result<(), String> {
         let reply = tokio::time::timeout(REPLY_TIME, self.client.reply(request)).await;
-        let reply = reply.map_err(|_| "there was no answer".to_owned())?;
+        let reply = reply.map_err(|_| "there was no reply".to_owned())?;
         match back {
             Back::Refused(code) => {
                 same("code", reply.code().as_str(), *code).map_err(|seen| format!("{seen}: {}", reply.body()))?;
-                self.tells_nothing(&reply)
+                self.reveals_nothing(&reply)
             }
             Back::Runs(tool) => {
                 let content: Value = serde_json::from_str(&reply.content()).unwrap_or_default();
@@ -91,18 +91,18 @@ impl Fixture {
                 let listed: Vec<_> = tools.iter().filter_map(|tool| tool["name"].as_str()).collect();
                 same("the list", listed.as_slice(), *names)
             }
-            Back::Says(said) => same("the body", &reply.body(), said),
+            Back::Body(wanted) => same("the body", &reply.body(), wanted),
             Back::Nothing | Back::Dead(_) => Ok(()),
         }
     }
 
     /// A refusal offers no hidden name and repeats no listed recipient.
-    fn tells_nothing(&self, reply: &Message) -> Result<(), String> {
+    fn reveals_nothing(&self, reply: &Message) -> Result<(), String> {
         let text = reply.error();
         let offered = text.split_once("Did you mean").map_or("", |(_, offered)| offered);
         match self.hidden.iter().find(|hidden| offered.contains(*hidden)) {
             Some(hidden) => Err(format!("{hidden} is offered: {text}")),
-            None if text.contains("3001112233") => Err(format!("a listed recipient is told: {text}")),
+            None if text.contains("3001112233") => Err(format!("a listed recipient is revealed: {text}")),
             None => Ok(()),
         }
     }

@@ -1,4 +1,4 @@
-//! Headers that say who asks, as what, and for whom.
+//! Headers that name the caller, its role, and its binding.
 
 use lapin::types::{AMQPValue, FieldArray, FieldTable};
 
@@ -91,7 +91,7 @@ fn senders() -> Vec<Row> {
     rows
 }
 
-/// The agent `sub` has the profile `subagent`, always; `free` has whichever it asks for.
+/// The agent `sub` has the profile `subagent`, always; `free` has the one that it names.
 fn profiles() -> Vec<Row> {
     let tool = "cancel_scheduled_task";
     let values = [

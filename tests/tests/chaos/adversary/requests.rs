@@ -1,4 +1,4 @@
-//! Small requests about what is another agent's, addresses that answers may not go to, and messages that are no requests.
+//! Small requests about another agent's calls and sessions, refused reply addresses, and messages that are no requests.
 
 use serde_json::json;
 
@@ -26,11 +26,11 @@ fn cancels() -> Vec<Row> {
     let mut rows: Vec<_> = ids
         .into_iter()
         .map(|(how, id)| {
-            let back = Back::Says(json!({"toolCallId": id, "cancelled": false}));
+            let back = Back::Body(json!({"toolCallId": id, "cancelled": false}));
             row(format!("cancelling another agent's call by its id {how}"), cancel(id), back)
         })
         .collect();
-    let unharmed = Back::Says(json!({"toolCallId": "call-of-ana", "cancelled": false}));
+    let unharmed = Back::Body(json!({"toolCallId": "call-of-ana", "cancelled": false}));
     rows.extend([
         row("cancelling another agent's call as nobody", cancel("call-of-ana").bare(), unharmed.clone()),
         row(

@@ -21,7 +21,7 @@ pub(crate) enum Back {
     /// A result of the backend of this id, and of no other.
     Runs(&'static str),
     /// This body; nothing is run.
-    Says(Value),
+    Body(Value),
     /// A list of exactly these tools; nothing is run.
     Lists(&'static [&'static str]),
     /// Nothing at all; nothing is run.
@@ -36,10 +36,10 @@ pub(crate) const NOT_FOUND: Back = Back::Refused("tool_not_found");
 pub(crate) const INVALID: Back = Back::Refused("invalid_arguments");
 /// The reply to a recipient that is not listed.
 pub(crate) const NOT_ALLOWED: Back = Back::Refused("not_allowed");
-/// The one dead letter of an address that answers may not go to.
+/// The one dead letter of a refused reply address.
 pub(crate) const NO_ADDRESS: Back = Back::Dead("reply_to_refused");
 
-/// A message, by the agent `ana` unless it says otherwise.
+/// A message, by default from the agent `ana`.
 #[derive(Debug, Clone)]
 pub(crate) struct Sent {
     topic: &'static str,

@@ -77,7 +77,7 @@ async fn results_of_scripts_hold_no_other_agent_up() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn connections_that_read_nothing_leave_the_probes_theirs() {
+async fn connections_that_read_nothing_do_not_block_the_probes() {
     let _turn = turn().await;
     let site = BrokerNamespace::shared().await;
     let daemon = Daemon::start(&site, RULES).await;

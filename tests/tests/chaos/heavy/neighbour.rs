@@ -73,21 +73,21 @@ pub(super) async fn others_go_on<T>(
 
 /// The time of a call of the other agent.
 async fn call(neighbour: &Client) -> Duration {
-    let asked = Instant::now();
+    let started = Instant::now();
     let reply = neighbour.exchange(&neighbour.request("echo", &json!({"text": "hello"})).by("bruno")).await;
     assert_eq!(reply.content(), "hello", "{reply:?}");
-    asked.elapsed()
+    started.elapsed()
 }
 
 /// The time of a health probe, which takes a connection.
 async fn probe(listen: &str) -> Duration {
-    let asked = Instant::now();
+    let started = Instant::now();
     let mut stream = TcpStream::connect(listen).await.unwrap();
     stream.write_all(b"GET /livez HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").await.unwrap();
     let mut response = String::new();
     stream.read_to_string(&mut response).await.unwrap();
     assert!(response.starts_with("HTTP/1.1 200 OK"), "{response}");
-    asked.elapsed()
+    started.elapsed()
 }
 
 /// Sends these requests at once, and waits for their replies, each of which succeeds or has one of these codes.

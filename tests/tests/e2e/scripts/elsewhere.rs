@@ -40,7 +40,7 @@ fn call(client: &Client, tool: &str, arguments: &Value) -> Request {
 }
 
 #[tokio::test]
-async fn files_progress_codes_and_limits_of_a_script_at_another_daemon_are_those_of_one_here() {
+async fn files_progress_codes_and_limits_of_a_remote_script_are_those_of_a_local_one() {
     let site = BrokerNamespace::shared().await;
     let other = site.beside();
     let back = start(&other, &format!("{SCRIPT}{LAB}")).await;
@@ -109,29 +109,30 @@ async fn a_script_runs_at_the_scripts_manager_of_the_peers_under_an_id_of_its_ow
         json!({"output": null, "stderr": "Traceback", "exitCode": 1, "isSuccess": false, "elapsedMs": 20}),
         json!({"output": null, "stderr": "Pod timed out after 30s", "exitCode": -1, "isSuccess": false, "elapsedMs": 0}),
     ];
-    let mut told = Vec::new();
+    let mut results = Vec::new();
     for (number, mut reply) in replies.into_iter().enumerate() {
         let request = run(json!({"script": "print(1)", "input_data": "x", "pip_packages": ["six"]}));
         client.send(&request).await;
-        let asked = eventually("a request for a script", async || manager.received().into_iter().nth(number)).await;
-        let body = asked.body();
+        let forwarded = eventually("a request for a script", async || manager.received().into_iter().nth(number)).await;
+        let body = forwarded.body();
         let id = body["toolCallId"].as_str().unwrap();
         assert!(id.len() == 32 && id.bytes().all(|byte| byte.is_ascii_hexdigit()), "{id}");
         let wanted = json!({"toolCallId": id, "script": "print(1)", "inputData": "x", "timeoutSeconds": body["timeoutSeconds"],
             "pipPackages": ["six"]});
         assert_eq!(body, wanted);
         reply["toolCallId"] = json!(id);
-        // As the manager answers: on a topic, and with the call's id in the body alone.
-        let topic = asked.properties.reply_to().as_ref().unwrap().to_string();
+        // As the manager replies: on a topic, and with the call's id in the body alone.
+        let topic = forwarded.properties.reply_to().as_ref().unwrap().to_string();
         let reply = manager.raw(reply.to_string()).on(&topic).of_type("RockBot.Scripts.ScriptInvokeResponse");
         manager.send(&reply.with(|properties| properties.with_correlation_id("".into()))).await;
         let reply = client.reply(&request).await;
-        told.push(format!("{} {} {}", reply.code(), reply.body()["isError"], reply.body()));
+        results.push(format!("{} {} {}", reply.code(), reply.body()["isError"], reply.body()));
     }
-    for (told, expected) in told.iter().zip(["1\\n", "(no output)", "Script failed (exit 1):\\nTraceback", "timed out"])
+    for (result, expected) in
+        results.iter().zip(["1\\n", "(no output)", "Script failed (exit 1):\\nTraceback", "timed out"])
     {
-        assert!(told.contains(expected), "{expected}: {told}");
+        assert!(result.contains(expected), "{expected}: {result}");
     }
-    assert!(told[3].starts_with("timeout"), "{told:?}");
+    assert!(results[3].starts_with("timeout"), "{results:?}");
     front.stop(&site).await;
 }

@@ -1,4 +1,4 @@
-//! Where the system does not allow what is required.
+//! Levels of the sandbox that the system does not allow.
 
 use serde_json::json;
 use toolbus_e2e::client::Client;
@@ -13,10 +13,10 @@ async fn the_daemon_does_not_start_where_less_keeps_scripts_in_than_is_required(
     let full = format!("{SCRIPT}sandbox = {{ require = \"full\" }}\n");
     let mut refused = Daemon::spawn_by(&WITHOUT_NAMESPACES, &site, &full, &PATH);
     assert_eq!(refused.ended().await.code(), Some(1), "{}", refused.text());
-    let told = refused.text();
+    let log = refused.text();
     let why = "the sandbox reaches 'no-namespaces', and script.sandbox.require asks for 'full' (full: the sandbox could \
                not be made: no namespaces of its own: ";
-    assert!(told.contains(why) && told.contains("allow what is missing, or require less"), "{told}");
+    assert!(log.contains(why) && log.contains("allow what is missing, or require less"), "{log}");
     assert!(site.consumers(&format!("{}.script", site.prefix)).await.is_none(), "no request is taken");
 
     let daemon = start_by(&WITHOUT_NAMESPACES, &site, SCRIPT, &[]).await;
@@ -28,7 +28,7 @@ async fn the_daemon_does_not_start_where_less_keeps_scripts_in_than_is_required(
 }
 
 #[tokio::test]
-async fn a_runner_that_keeps_scripts_from_nothing_can_be_had() {
+async fn a_runner_without_a_sandbox_can_be_configured() {
     let (site, daemon, client) = with_client("[script]\nrunner = \"local\"\nlocal = { i_understand = true }\n").await;
     let reply = client.exchange(&call(&client, "print(open('/etc/passwd').read(4))", &json!({}))).await;
     assert_eq!(reply.content(), "root\n");

@@ -8,7 +8,9 @@ use toolbus_e2e::client::Client;
 use toolbus_e2e::namespace::BrokerNamespace;
 use toolbus_testing::patience::{at_most, eventually};
 
-use super::setup::{SCRIPT, WITHOUT_NAMESPACES, asked, call, descendants, lives, running, start_by, with_client};
+use super::setup::{
+    SCRIPT, WITHOUT_NAMESPACES, call, descendants, lives, running, script_request, start_by, with_client,
+};
 
 /// Runs until it is ended.
 const FOREVER: &str = "import time\nwhile True: time.sleep(0.05)";
@@ -16,7 +18,7 @@ const FOREVER: &str = "import time\nwhile True: time.sleep(0.05)";
 #[tokio::test]
 async fn a_script_that_is_cancelled_leaves_no_process_within_a_second() {
     let (site, daemon, client) = with_client(SCRIPT).await;
-    let request = asked(&client, FOREVER, &json!({"toolCallId": "long", "timeoutSeconds": 60}));
+    let request = script_request(&client, FOREVER, &json!({"toolCallId": "long", "timeoutSeconds": 60}));
     client.send(&request).await;
     running(&daemon).await;
 
@@ -44,7 +46,7 @@ async fn a_script_may_finish_while_the_daemon_drains() {
 }
 
 #[tokio::test]
-async fn a_script_that_outlasts_the_drain_is_ended_and_told_as_cancelled() {
+async fn a_script_that_outlasts_the_drain_is_ended_and_reported_as_cancelled() {
     let (site, mut daemon, client) = with_client(&format!("{SCRIPT}[invoke]\ndrain_timeout = \"200ms\"\n")).await;
     let request = call(&client, FOREVER, &json!({}));
     client.send(&request).await;

@@ -12,12 +12,12 @@ const SCRIPT: &str = "import os, sys\nprint(os.environ['ROCKBOT_INPUT'], open('a
                       print('err', file=sys.stderr)\nopen(os.environ['TOOLBUS_OUTPUT'] + '/b.txt', 'w').write('left')";
 
 #[tokio::test]
-async fn a_script_runs_in_a_pod_and_in_a_sandbox_of_a_warm_pool_with_the_same_answer() {
+async fn a_script_runs_in_a_pod_and_in_a_sandbox_of_a_warm_pool_with_the_same_result() {
     let (site, cluster) = (BrokerNamespace::shared().await, ApiServer::start(Node::Runs).await);
     let kubeconfig = cluster.kubeconfig();
     let mut replies = Vec::new();
     for pool in ["", ", warm_pool = \"python\""] {
-        // The node runs pods as the user of the tests, who has other processes.
+        // The node runs pods as the user of the tests, which has other processes.
         let kubernetes = format!("kubernetes = {{ kubeconfig = \"{}\"{pool} }}", kubeconfig.display());
         let daemon =
             start(&site, &format!("[script]\nrunner = \"kubernetes\"\nprocesses = 4096\n{kubernetes}\n")).await;

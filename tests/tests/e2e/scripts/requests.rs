@@ -8,17 +8,17 @@ use toolbus_e2e::namespace::BrokerNamespace;
 use toolbus_testing::patience::eventually;
 use toolbus_testing::proxy::Proxy;
 
-use super::setup::{SCRIPT, asked, start, with_client};
+use super::setup::{SCRIPT, script_request, start, with_client};
 
 const AGENTS: &str = "[identity]\ntrust_headers = true\n[agents.ana]\nallowed_tools = [\"execute_python_script\"]\n\
                       [agents.bruno]\nallowed_tools = [\"current_time\"]\n";
 
 #[tokio::test]
-async fn a_request_is_answered_where_it_says_or_on_the_usual_topic_stream_by_stream() {
+async fn the_reply_goes_to_reply_to_or_to_the_usual_topic_stream_by_stream() {
     let (site, daemon, client) = with_client(&format!("{SCRIPT}{AGENTS}")).await;
     client.bind("script.result").await;
-    let told = async |agent: &str, script: &str, more: &Value| {
-        let reply = client.exchange(&asked(&client, script, more).by(agent)).await;
+    let run = async |agent: &str, script: &str, more: &Value| {
+        let reply = client.exchange(&script_request(&client, script, more).by(agent)).await;
         assert_eq!(reply.kind(), "RockBot.Scripts.ScriptInvokeResponse");
         let mut body = reply.body();
         let elapsed = body["elapsedMs"].take().as_u64().unwrap();
@@ -28,21 +28,21 @@ async fn a_request_is_answered_where_it_says_or_on_the_usual_topic_stream_by_str
     };
 
     let script = "import os, sys\nprint(os.environ['ROCKBOT_INPUT'])\nprint('beside', file=sys.stderr)\nsys.exit(4)";
-    let (body, elapsed) = told("ana", script, &json!({"inputData": "in"})).await;
+    let (body, elapsed) = run("ana", script, &json!({"inputData": "in"})).await;
     assert_eq!(body, json!({"output": "in\n", "stderr": "beside\n", "exitCode": 4, "isSuccess": false}));
     assert!(elapsed > 0);
 
-    let (body, elapsed) = told("ana", "import time\ntime.sleep(60)", &json!({"timeoutSeconds": 1})).await;
+    let (body, elapsed) = run("ana", "import time\ntime.sleep(60)", &json!({"timeoutSeconds": 1})).await;
     assert_eq!((&body["exitCode"], &body["output"]), (&json!(-1), &Value::Null), "{body}");
     assert!(body["stderr"].as_str().unwrap().contains("timed out"), "{body}");
     assert!((1_000..10_000).contains(&elapsed), "{elapsed}");
 
-    let (body, elapsed) = told("bruno", "print(1)", &json!({})).await;
+    let (body, elapsed) = run("bruno", "print(1)", &json!({})).await;
     let text = "Tool 'execute_python_script' is not registered.";
     assert_eq!(body, json!({"output": null, "stderr": text, "exitCode": -1, "isSuccess": false}));
     assert_eq!(elapsed, 0);
 
-    let mut without = asked(&client, "print('on the topic')", &json!({})).by("ana");
+    let mut without = script_request(&client, "print('on the topic')", &json!({})).by("ana");
     without.properties = lapin::BasicProperties::default()
         .with_type("RockBot.Scripts.ScriptInvokeRequest".into())
         .with_message_id(without.correlation.as_str().into())
@@ -54,7 +54,7 @@ async fn a_request_is_answered_where_it_says_or_on_the_usual_topic_stream_by_str
 }
 
 #[tokio::test]
-async fn a_request_that_is_delivered_again_is_not_run_again_while_it_runs_and_not_when_it_is_answered() {
+async fn a_redelivered_request_is_not_run_again_while_it_runs_nor_after_its_reply() {
     let site = BrokerNamespace::shared().await;
     let client = Client::connect(&site).await;
     let folder = tempfile::tempdir().unwrap();
@@ -72,7 +72,7 @@ async fn a_request_that_is_delivered_again_is_not_run_again_while_it_runs_and_no
     let script = format!(
         "import os, time\nopen({ran:?}, 'a').write('x')\nwhile not os.path.exists({go:?}): time.sleep(0.01)\nprint('once', time.time_ns())"
     );
-    let request = asked(&client, &script, &json!({}));
+    let request = script_request(&client, &script, &json!({}));
     client.send(&request).await;
     let count = || std::fs::read_to_string(&ran).unwrap_or_default().len();
     eventually("the script", async || (count() == 1).then_some(())).await;

@@ -9,7 +9,7 @@ use super::setup::{SCRIPT, call, running, start, status};
 use toolbus_e2e::metrics::{count, sum};
 
 #[tokio::test]
-async fn status_and_metrics_tell_of_scripts() {
+async fn status_and_metrics_show_scripts() {
     let (site, receiver) = (BrokerNamespace::shared().await, Receiver::start().await.unwrap());
     let more = format!("{SCRIPT}[telemetry]\notlp_endpoint = \"{}\"\n", receiver.grpc_endpoint());
     let daemon = start(&site, &more).await;
@@ -17,14 +17,14 @@ async fn status_and_metrics_tell_of_scripts() {
     let long = call(&client, "import time\ntime.sleep(4)", &json!({}));
     client.send(&long).await;
     running(&daemon).await;
-    let told = status(&daemon).await;
+    let shown = status(&daemon).await;
     assert_eq!(
-        (&told["runner"], &told["running"], &told["waiting"]),
+        (&shown["runner"], &shown["running"], &shown["waiting"]),
         (&json!("sandbox"), &json!(1), &json!(0)),
-        "{told}"
+        "{shown}"
     );
-    assert!(["full", "no-namespaces"].contains(&told["level"].as_str().unwrap()), "{told}");
-    assert!(told["python"].as_str().unwrap().starts_with("3."), "{told}");
+    assert!(["full", "no-namespaces"].contains(&shown["level"].as_str().unwrap()), "{shown}");
+    assert!(shown["python"].as_str().unwrap().starts_with("3."), "{shown}");
     client.reply(&long).await;
     for (script, more) in [
         ("pass", json!({})),

@@ -11,9 +11,9 @@ use toolbus_testing::patience::eventually;
 
 /// Scripts that nothing is made ready for: a process of the daemon's is one of a script then.
 pub(crate) const SCRIPT: &str = "[script]\npool = { max = 0 }\n";
-/// Where the interpreter is that other users may run, too.
+/// `PATH` with the interpreter that other users may run, too.
 pub(super) const PATH: [(&str, &str); 1] = [("PATH", "/usr/bin:/bin:/usr/local/bin")];
-/// Becomes a program in a place where no namespaces are to be had.
+/// Command that runs a program where it cannot make namespaces.
 pub(crate) const WITHOUT_NAMESPACES: [&str; 6] = [
     "unshare",
     "--user",
@@ -28,7 +28,7 @@ pub(super) async fn start(site: &BrokerNamespace, more: &str) -> Daemon {
     start_by(&[], site, more, &[]).await
 }
 
-/// The same, with a client.
+/// A ready daemon with this configuration, and a client.
 pub(super) async fn with_client(more: &str) -> (BrokerNamespace, Daemon, Client) {
     let site = BrokerNamespace::shared().await;
     let daemon = start(&site, more).await;
@@ -59,7 +59,7 @@ pub(super) fn call(client: &Client, script: &str, more: &Value) -> Request {
 }
 
 /// A request on `script.invoke`, with more fields.
-pub(super) fn asked(client: &Client, script: &str, more: &Value) -> Request {
+pub(super) fn script_request(client: &Client, script: &str, more: &Value) -> Request {
     let mut body = json!({"script": script});
     if let (Some(all), Some(more)) = (body.as_object_mut(), more.as_object()) {
         all.extend(more.clone());
@@ -67,7 +67,7 @@ pub(super) fn asked(client: &Client, script: &str, more: &Value) -> Request {
     client.raw(body.to_string()).on("script.invoke").of_type("RockBot.Scripts.ScriptInvokeRequest")
 }
 
-/// Returns what `/status` says of scripts.
+/// Returns the scripts in `/status`.
 pub(super) async fn status(daemon: &Daemon) -> Value {
     daemon.get("/status").await.unwrap().1["script"].clone()
 }

@@ -47,7 +47,7 @@ async fn an_agent_works_step_by_step_until_its_session_ends() {
 }
 
 #[tokio::test]
-async fn what_a_script_prints_is_reported_in_order_before_its_answer() {
+async fn output_of_a_script_is_reported_in_order_before_its_reply() {
     let (site, daemon, client) = with_client(SCRIPT).await;
     let script = "import time\nfor step in range(3):\n    print('step', step)\n    time.sleep(1)\n";
     let request = call(&client, script, &json!({})).header("rb-rb-progress", "1");

@@ -5,11 +5,11 @@ use serde_json::json;
 use toolbus_e2e::client::Request;
 use toolbus_testing::patience::eventually;
 
-use super::setup::{asked, status, with_client};
+use super::setup::{script_request, status, with_client};
 
 /// Scripts of ana that wait.
 const WAITING: usize = 20;
-/// Most of ana's that are answered between bruno's request and its reply: the one that runs, and some for the way.
+/// Most replies to ana between bruno's request and its reply: the script that runs, and some for the way.
 const BETWEEN: usize = 6;
 
 #[tokio::test]
@@ -18,18 +18,18 @@ async fn twenty_waiting_scripts_of_one_agent_delay_another_by_a_run_and_not_by_t
                 [identity]\ntrust_headers = true\n[agents.ana]\n[agents.bruno]\n";
     let (site, daemon, client) = with_client(more).await;
     let requests: Vec<Request> = (0..=WAITING)
-        .map(|_| asked(&client, "import time\ntime.sleep(0.3)", &json!({"timeoutSeconds": 60})).by("ana"))
+        .map(|_| script_request(&client, "import time\ntime.sleep(0.3)", &json!({"timeoutSeconds": 60})).by("ana"))
         .collect();
     join_all(requests.iter().map(|request| client.send(request))).await;
     eventually("most of ana's to wait", async || (status(&daemon).await["waiting"].as_u64()? >= 15).then_some(()))
         .await;
-    let answered = || requests.iter().filter(|request| !client.replies_to(&request.correlation).is_empty()).count();
-    let before = answered();
-    let bruno = asked(&client, "print('bruno')", &json!({"timeoutSeconds": 60})).by("bruno");
+    let replied = || requests.iter().filter(|request| !client.replies_to(&request.correlation).is_empty()).count();
+    let before = replied();
+    let bruno = script_request(&client, "print('bruno')", &json!({"timeoutSeconds": 60})).by("bruno");
     let reply = client.exchange(&bruno).await;
-    let after = answered();
+    let after = replied();
     assert_eq!(reply.body()["output"], "bruno\n", "{}", reply.body());
-    assert!(after <= before + BETWEEN, "{before} of ana's were answered before, {after} after");
+    assert!(after <= before + BETWEEN, "{before} replies to ana before, {after} after");
     assert!(after < WAITING, "ana's were waiting all the time");
     daemon.stop(&site).await;
 }

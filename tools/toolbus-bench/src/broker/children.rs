@@ -59,7 +59,7 @@ impl Floor {
     }
 }
 
-/// A daemon on this broker, with `id`; `other` is what distinguishes it from the one that only answers.
+/// A daemon on this broker, with `id`; `other` is what distinguishes it from the one that only replies.
 pub(super) async fn start_daemon(
     site: &BrokerSetup,
     id: &str,

@@ -71,7 +71,7 @@ impl LedgerSizes {
     }
 }
 
-/// Begins and answers this many calls.
+/// Begins and completes this many calls.
 async fn fill(ledger: &dyn Ledger, entries: u64) -> Result<(), MeasureError> {
     let instance: Arc<str> = "bench".into();
     let (reply, ttl) = (vec![b'x'; REPLY], Duration::from_hours(24));

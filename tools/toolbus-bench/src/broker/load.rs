@@ -33,7 +33,7 @@ pub(crate) struct BrokerLoad {
 /// Target of calls.
 #[derive(Debug, Clone)]
 pub(crate) struct LoadTarget {
-    /// Where calls are published.
+    /// Topic of the calls.
     pub(crate) topic: String,
     /// The tool's name there.
     pub(crate) tool: &'static str,
@@ -58,7 +58,7 @@ struct CallerReply {
 /// Latencies of one measurement.
 #[derive(Debug, Clone)]
 pub(crate) struct Sample {
-    /// One per call.
+    /// Latency of each call.
     pub(crate) latencies: Vec<Duration>,
     /// From the first request to the last reply.
     pub(crate) elapsed: Duration,
@@ -103,7 +103,7 @@ impl BrokerLoad {
     ///
     /// # Errors
     ///
-    /// If a call is not answered, or is answered with an error.
+    /// If a call gets no reply, or an error.
     pub(crate) async fn run(&mut self, target: &LoadTarget, time: Duration) -> Result<Sample, BrokerError> {
         let started = Instant::now();
         let (channel, exchange, reply_to) = (&self.requests, &self.exchange, &self.reply_to);

@@ -1,4 +1,4 @@
-//! Daemons that are measured beside the one that only answers.
+//! Daemons that are measured beside the one that only replies.
 
 use crate::args::MeasureArgs;
 use crate::broker::ledger::own_folder;
@@ -23,7 +23,7 @@ pub(super) struct OtherDaemon {
 }
 
 impl OtherDaemon {
-    /// Those that are to be measured. `id` is that of the daemon that only answers.
+    /// Daemons that are to be measured. `id` is that of the daemon that only replies.
     pub(super) fn of(args: &MeasureArgs, id: &str) -> Vec<Self> {
         let sqlite = args.ledger.as_ref().map(|folder| {
             let store = own_folder(folder, id).join("store.db");
@@ -34,14 +34,14 @@ impl OtherDaemon {
         sqlite.into_iter().chain(redis).chain(remote).collect()
     }
 
-    /// One that records its calls in a store.
+    /// A daemon that records its calls in a store.
     fn recording(name: &'static str, id: String, store: String) -> Self {
         let environment = vec![("TOOLBUS__STORE__URL", store), ("TOOLBUS__TOOLS__ECHO_EFFECT", "effectful".to_owned())];
         let target = LoadTarget { is_recorded: true, ..LoadTarget::echo(topic(&id)) };
         Self { name, id, target, environment, sections: String::new() }
     }
 
-    /// One that passes its calls on to the daemon that takes them from a topic.
+    /// A daemon that passes its calls on to the daemon that takes them from a topic.
     fn passing_on(id: String, topic_of_other: &str) -> Self {
         let sections = format!(
             r#"

@@ -27,7 +27,7 @@ pub(super) struct Broker {
     ready_ms: f64,
     rows: Vec<Row>,
     ratios: Vec<Ratio>,
-    /// Other daemons against the one that only answers.
+    /// Other daemons against the one that only replies.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     others: Vec<OtherRatio>,
     /// Size of a million entries of a ledger.
@@ -151,7 +151,7 @@ fn ratio(rows: &[Row], callers: u16) -> Option<Ratio> {
     })
 }
 
-/// The other daemons against the one that only answers.
+/// The other daemons against the one that only replies.
 fn others(rows: &[Row]) -> Vec<OtherRatio> {
     let of = |row: &Row| {
         let toolbus = rows.iter().find(|other| other.callers == row.callers && other.side == TOOLBUS)?;

@@ -8,14 +8,14 @@ use lapin::{BasicProperties, Channel};
 
 use crate::broker::site::{BrokerError, BrokerSetup, short};
 
-/// The floor: answers every request with the same bytes, and still loses nothing.
+/// The floor: replies to every request with the same bytes, and still loses nothing.
 ///
 /// Concurrent, persistent, confirmed per message (pipelined on the channel) and acknowledged after the confirm; on two
-/// connections, as the daemon. Its replies carry the properties and headers that this wire asks of any reply: what the
-/// broker and the caller spend on those is the wire's cost, not the daemon's.
+/// connections, as the daemon. Its replies carry the properties and headers that this wire requires of any reply: what
+/// the broker and the caller spend on those is the wire's cost, not the daemon's.
 #[derive(Debug, Clone)]
 pub(crate) struct Responder {
-    /// Where it listens.
+    /// Broker objects that it uses.
     pub(crate) site: BrokerSetup,
     /// Queue of the responder.
     pub(crate) queue: String,
@@ -37,7 +37,7 @@ const HEADERS: [(&str, &str); 6] = [
 ];
 
 impl Responder {
-    /// Answers until the broker stops delivering; calls `ready` once it listens.
+    /// Replies until the broker stops delivering; calls `ready` once it listens.
     ///
     /// # Errors
     ///
@@ -55,13 +55,13 @@ impl Responder {
             channel.basic_consume(short(&self.queue)?, "bare".into(), options, FieldTable::default()).await?;
         ready();
         while let Some(delivery) = consumer.next().await {
-            tokio::spawn(answer(replies.clone(), delivery?));
+            tokio::spawn(send_reply(replies.clone(), delivery?));
         }
         Err(BrokerError::Stopped)
     }
 }
 
-async fn answer(channel: Channel, delivery: Delivery) -> Result<(), BrokerError> {
+async fn send_reply(channel: Channel, delivery: Delivery) -> Result<(), BrokerError> {
     let properties = &delivery.properties;
     let empty = "".into();
     let reply_to = properties.reply_to().clone().unwrap_or_default();

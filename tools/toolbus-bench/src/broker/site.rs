@@ -3,7 +3,7 @@ use lapin::types::{AMQPValue, FieldTable, ShortString};
 use lapin::uri::AMQPUri;
 use lapin::{Channel, Connection, ConnectionProperties, ExchangeKind};
 
-/// Where a measurement takes place. Everything in it is made for the measurement and removed after it.
+/// Broker objects of a measurement. Everything in it is made for the measurement and removed after it.
 #[derive(Debug, Clone)]
 pub(crate) struct BrokerSetup {
     /// The broker, credentials included.
@@ -28,7 +28,7 @@ pub(crate) enum BrokerError {
     /// A name does not fit into a message.
     #[error("`{0}` is longer than 255 bytes")]
     Name(String),
-    /// A call was not answered.
+    /// A call got no reply.
     #[error("a call got no answer within {0} s")]
     NoReply(u64),
     /// The consumer of replies ended.

@@ -1,4 +1,4 @@
-//! The load over HTTP, against a server that says what a test wants it to.
+//! The load over HTTP, against a server with the responses of a test.
 
 mod server;
 
@@ -8,7 +8,7 @@ use crate::exchange::{Exchange as _, closed_loop};
 use crate::http::MeasuredPage;
 use crate::mcp_http::{McpCaller, McpClient, McpEndpoint, ToolUse};
 use serde_json::{Map, Value, json};
-use server::{Says, Server};
+use server::{Response, Server};
 use toolbus_testing::patience::eventually;
 
 const SHORT: Duration = Duration::from_millis(50);
@@ -22,15 +22,15 @@ fn call(text: Option<&str>) -> ToolUse {
     ToolUse { tool: "echo".to_owned(), arguments, text: text.map(str::to_owned) }
 }
 
-/// A server whose sessions work, and whose tool answers with what is told.
-async fn with_tool(answer: fn(&Value) -> Says) -> (Server, McpCaller) {
+/// A server whose sessions work, and whose tool calls get this response.
+async fn with_tool(response: fn(&Value) -> Response) -> (Server, McpCaller) {
     let server = Server::start(move |request| match request.body["method"].as_str() {
-        Some("initialize") => Says::json(
+        Some("initialize") => Response::json(
             &json!({"jsonrpc": "2.0", "id": request.body["id"], "result": {"protocolVersion": "2025-11-25"}}),
         )
         .header("Mcp-Session-Id: s-1"),
-        Some("tools/call") => answer(&request.body["id"]),
-        _ => Says::status("202 Accepted"),
+        Some("tools/call") => response(&request.body["id"]),
+        _ => Response::status("202 Accepted"),
     })
     .await;
     let client = McpClient::initialize(&endpoint(&server)).await.unwrap();
@@ -42,8 +42,8 @@ fn result(id: &Value, text: &str) -> Value {
 }
 
 #[tokio::test]
-async fn a_page_is_asked_for_on_one_connection_and_must_stay_the_same() {
-    let server = Server::start(|request| Says::text(if request.number < 3 { "ok" } else { "no" })).await;
+async fn a_page_is_requested_on_one_connection_and_must_stay_the_same() {
+    let server = Server::start(|request| Response::text(if request.number < 3 { "ok" } else { "no" })).await;
     let mut page = MeasuredPage::new(server.address(), "/healthz").unwrap();
     for _ in 0..3 {
         page.once().await.unwrap();
@@ -57,7 +57,7 @@ async fn a_page_is_asked_for_on_one_connection_and_must_stay_the_same() {
 
 #[tokio::test]
 async fn a_connection_that_the_server_closes_is_opened_again() {
-    let server = Server::start(|_| Says::text("ok").closing()).await;
+    let server = Server::start(|_| Response::text("ok").closing()).await;
     let mut page = MeasuredPage::new(server.address(), "/").unwrap();
     for _ in 0..3 {
         page.once().await.unwrap();
@@ -68,7 +68,7 @@ async fn a_connection_that_the_server_closes_is_opened_again() {
 
 #[tokio::test]
 async fn a_session_is_begun_and_named_in_every_request_after_it() {
-    let (server, mut caller) = with_tool(|id| Says::json(&result(id, "hi"))).await;
+    let (server, mut caller) = with_tool(|id| Response::json(&result(id, "hi"))).await;
     caller.once().await.unwrap();
     caller.once().await.unwrap();
     let requests = server.requests();
@@ -83,8 +83,8 @@ async fn a_session_is_begun_and_named_in_every_request_after_it() {
 }
 
 #[tokio::test]
-async fn without_sessions_every_request_says_what_it_is() {
-    let server = Server::start(|request| Says::json(&result(&request.body["id"], "hi"))).await;
+async fn without_sessions_every_request_has_its_own_metadata() {
+    let server = Server::start(|request| Response::json(&result(&request.body["id"], "hi"))).await;
     let client = McpClient::stateless(&endpoint(&server)).unwrap();
     client.repeating(&call(None)).unwrap().once().await.unwrap();
     let requests = server.requests();
@@ -97,31 +97,31 @@ async fn without_sessions_every_request_says_what_it_is() {
 }
 
 #[tokio::test]
-async fn the_answer_is_found_among_events() {
+async fn the_response_is_found_among_events() {
     let (_server, mut caller) = with_tool(|id| {
         let news = json!({"jsonrpc": "2.0", "method": "notifications/message", "params": {}});
-        Says::events(&[news, result(&json!(0), "another"), result(id, "hi")])
+        Response::events(&[news, result(&json!(0), "another"), result(id, "hi")])
     })
     .await;
     caller.once().await.unwrap();
 }
 
 #[tokio::test]
-async fn whatever_is_not_the_wanted_answer_is_a_failure() {
-    let wrong: [fn(&Value) -> Says; 6] = [
-        |id| Says::json(&result(id, "bye")),
-        |_| Says::json(&result(&json!(0), "hi")),
-        |id| Says::json(&json!({"jsonrpc": "2.0", "id": id, "error": {"code": -32603, "message": "broken"}})),
+async fn any_other_response_is_a_failure() {
+    let wrong: [fn(&Value) -> Response; 6] = [
+        |id| Response::json(&result(id, "bye")),
+        |_| Response::json(&result(&json!(0), "hi")),
+        |id| Response::json(&json!({"jsonrpc": "2.0", "id": id, "error": {"code": -32603, "message": "broken"}})),
         |id| {
-            Says::json(
+            Response::json(
                 &json!({"jsonrpc": "2.0", "id": id, "result": {"content": [{"type": "text", "text": "hi"}], "isError": true}}),
             )
         },
-        |_| Says::status("404 Not Found"),
-        |_| Says::events(&[]),
+        |_| Response::status("404 Not Found"),
+        |_| Response::events(&[]),
     ];
-    for answer in wrong {
-        let (_server, mut caller) = with_tool(answer).await;
+    for response in wrong {
+        let (_server, mut caller) = with_tool(response).await;
         let error = caller.once().await.unwrap_err().to_string();
         assert!(error.starts_with("answered "), "{error}");
     }
@@ -130,10 +130,10 @@ async fn whatever_is_not_the_wanted_answer_is_a_failure() {
 #[tokio::test]
 async fn a_tool_is_found_under_the_name_that_a_proxy_gives_it() {
     let server = Server::start(|request| match request.body["method"].as_str() {
-        Some("tools/list") => Says::json(
+        Some("tools/list") => Response::json(
             &json!({"id": request.body["id"], "result": {"tools": [{"name": "x/other"}, {"name": "x/echo"}]}}),
         ),
-        _ => Says::json(&json!({"id": request.body["id"], "result": {}})),
+        _ => Response::json(&json!({"id": request.body["id"], "result": {}})),
     })
     .await;
     let mut client = McpClient::initialize(&endpoint(&server)).await.unwrap();
@@ -143,11 +143,11 @@ async fn a_tool_is_found_under_the_name_that_a_proxy_gives_it() {
 }
 
 #[tokio::test]
-async fn a_closed_loop_counts_good_answers_and_others() {
-    let server = Server::start(|request| Says::text(if request.number % 2 == 0 { "ok" } else { "no" })).await;
+async fn a_closed_loop_counts_good_responses_and_failures() {
+    let server = Server::start(|request| Response::text(if request.number % 2 == 0 { "ok" } else { "no" })).await;
     let mut pages =
         vec![MeasuredPage::new(server.address(), "/").unwrap(), MeasuredPage::new(server.address(), "/").unwrap()];
-    // One response is good for each of them before any other can be told from it.
+    // One response is good for each of them before any other can differ from it.
     let outcome = closed_loop(&mut pages, SHORT).await.unwrap();
     assert_eq!(pages.len(), 2);
     let good = outcome.sample.latencies.len() as u64;
@@ -157,8 +157,8 @@ async fn a_closed_loop_counts_good_answers_and_others() {
 }
 
 #[tokio::test]
-async fn a_loop_without_a_server_fails_and_says_why() {
-    let server = Server::start(|_| Says::text("ok")).await;
+async fn a_loop_without_a_server_fails_with_the_reason() {
+    let server = Server::start(|_| Response::text("ok")).await;
     let address = server.address();
     drop(server);
     let mut pages = vec![MeasuredPage::new(address, "/").unwrap()];
@@ -171,8 +171,8 @@ async fn a_loop_without_a_server_fails_and_says_why() {
 #[tokio::test]
 async fn a_stream_is_open_until_the_server_ends_it() {
     let server = Server::start(|request| match &*request.line {
-        "GET /mcp HTTP/1.1" => Says::stream(),
-        _ => Says::json(&json!({"id": request.body["id"], "result": {}})),
+        "GET /mcp HTTP/1.1" => Response::stream(),
+        _ => Response::json(&json!({"id": request.body["id"], "result": {}})),
     })
     .await;
     let client = McpClient::initialize(&endpoint(&server)).await.unwrap();

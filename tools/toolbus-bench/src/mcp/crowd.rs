@@ -29,7 +29,7 @@ pub(super) struct Crowd {
     idle_cpu_ms: f64,
     /// Mean memory of a supervisor, with its part of what is shared.
     supervisor_mib: f64,
-    /// The same of a server.
+    /// Mean memory of a server, with its part of what is shared.
     server_mib: f64,
 }
 

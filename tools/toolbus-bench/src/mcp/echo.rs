@@ -1,4 +1,4 @@
-//! The server that is measured with: one tool, which answers with the text that it is given.
+//! The server that is measured with: one tool, which returns the text that it is given.
 
 use std::ffi::OsString;
 use std::io::{self, BufRead, BufReader, BufWriter, Read, Write};
@@ -11,7 +11,7 @@ pub(super) const WORD: &str = "__mcp_echo";
 /// Name of the tool.
 pub(super) const TOOL: &str = "bench_echo";
 
-/// Runs as the server, where the arguments (with the program's name first) say so. Absent: they do not.
+/// Runs as the server, if the arguments (with the program's name first) select it. Absent: they do not.
 #[must_use]
 pub(crate) fn take_over(mut args: impl Iterator<Item = OsString>) -> Option<ExitCode> {
     if args.nth(1)? != WORD {
@@ -21,12 +21,12 @@ pub(crate) fn take_over(mut args: impl Iterator<Item = OsString>) -> Option<Exit
     Some(if served.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Answers line by line. What is answered leaves once nothing more has come, so that many calls share a write.
+/// Responds line by line. Responses leave once no more input has come, so that many calls share a write.
 fn serve(input: impl Read, output: impl Write) -> io::Result<()> {
     let (mut input, mut output) = (BufReader::with_capacity(64 * 1024, input), BufWriter::new(output));
     let mut line = String::new();
     while input.read_line(&mut line)? > 0 {
-        if let Some(response) = answer(&line) {
+        if let Some(response) = respond(&line) {
             writeln!(output, "{response}")?;
         }
         if input.buffer().is_empty() {
@@ -38,7 +38,7 @@ fn serve(input: impl Read, output: impl Write) -> io::Result<()> {
 }
 
 /// Nothing for notifications, and for what is no JSON.
-fn answer(line: &str) -> Option<Value> {
+fn respond(line: &str) -> Option<Value> {
     let request: Value = serde_json::from_str(line).ok()?;
     let id = request.get("id")?;
     let params = |pointer: &str| request.pointer(pointer).cloned().unwrap_or_default();
@@ -69,14 +69,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_the_word_takes_over() {
+    fn only_its_first_argument_starts_the_server() {
         for arguments in [&["toolbus"][..], &["toolbus", "bench"], &["toolbus", "bench", WORD]] {
             assert!(take_over(arguments.iter().map(OsString::from)).is_none());
         }
     }
 
     #[test]
-    fn each_request_is_answered_once_and_a_notification_never() {
+    fn each_request_gets_one_response_and_a_notification_none() {
         let requests = [
             r#"{"jsonrpc":"2.0","id":0,"method":"server/discover"}"#,
             r#"{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25"}}"#,

@@ -1,4 +1,4 @@
-//! Supervisors and servers, as Linux tells of them in `/proc`.
+//! Supervisors and servers, from Linux's `/proc`.
 
 use std::io;
 

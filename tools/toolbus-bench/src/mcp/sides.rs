@@ -30,7 +30,7 @@ const REPLY_TIME: Duration = Duration::from_secs(30);
 pub(super) enum McpSide {
     /// From this process to the server and back.
     Direct,
-    /// By a request on the embedded bus, which the daemon in this process answers.
+    /// By a request on the embedded bus to the daemon in this process.
     Bridge,
 }
 
@@ -108,7 +108,7 @@ impl McpSides {
         }
     }
 
-    /// The process that answers on a side.
+    /// The process of the server on a side.
     pub(super) fn server(&self, side: McpSide) -> Result<u32, MeasureError> {
         let supervisor = match side {
             McpSide::Direct => self.direct.pid(),

@@ -16,7 +16,7 @@ pub(crate) struct MeasuredServer {
     pub(crate) args: Vec<String>,
     pub(crate) tool: Arc<str>,
     pub(crate) arguments: Arc<Map<String, Value>>,
-    /// Answer of the tool; absent: anything that is no error.
+    /// Text of the tool's result; absent: anything that is no error.
     pub(crate) text: Option<&'static str>,
 }
 
@@ -48,7 +48,7 @@ impl MeasuredServer {
         })
     }
 
-    /// An answer that came is only good when it is what was asked for.
+    /// A result is only good when it has the expected text.
     pub(super) fn check(&self, text: Option<&str>, is_error: bool) -> Result<(), MeasureError> {
         match (self.text, text) {
             (Some(expected), Some(text)) if text == expected && !is_error => Ok(()),

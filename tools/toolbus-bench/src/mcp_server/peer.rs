@@ -62,7 +62,7 @@ impl RunningPeer {
         self.child.id().unwrap_or_default()
     }
 
-    /// Fails where it has ended, with what it said.
+    /// Fails where it has ended, with its output.
     pub(super) async fn lives(&mut self, name: &str) -> Result<(), MeasureError> {
         match self.child.try_wait()? {
             None => Ok(()),
@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_peer_that_ends_tells_why_and_what_it_started_ends_with_it() {
+    async fn a_peer_that_ends_reports_why_and_its_processes_end_with_it() {
         let peer: PeerCommand = "a=echo no $SERVER on ${PORT:+a port} >&2; exit 3".parse().unwrap();
         let mut failed = peer.start("server").await.unwrap();
         let error = patience::eventually("its end", async || failed.lives("a").await.err()).await.to_string();

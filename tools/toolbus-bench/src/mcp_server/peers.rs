@@ -20,9 +20,9 @@ use crate::mcp::processes::kill;
 use crate::mcp::subject::MeasuredServer;
 use crate::rounds::Rounds;
 
-/// Interval at which what is waited for is asked for.
-const ASK_EVERY: Duration = Duration::from_millis(20);
-/// Time for which a proxy is asked after the death of its server.
+/// Interval of polls.
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
+/// Time for which a proxy is called after the death of its server.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Measurements of one proxy.
@@ -176,7 +176,7 @@ impl PeerSide {
             if begun.elapsed() > START_TIME {
                 return Err(self.failed(&error));
             }
-            tokio::time::sleep(ASK_EVERY).await;
+            tokio::time::sleep(POLL_INTERVAL).await;
         }
     }
 
@@ -191,7 +191,7 @@ impl PeerSide {
         McpClient::initialize(&self.endpoint).await?.repeating(&self.call)
     }
 
-    /// A session in which the call was answered.
+    /// A session in which the call has succeeded.
     async fn call_anew(&self) -> Result<McpCaller, ExchangeError> {
         let mut caller = self.connect().await?;
         caller.once().await?;
@@ -204,7 +204,7 @@ impl PeerSide {
         self.kill_server(program).await?;
         let same_session = async {
             while caller.once().await.is_err() {
-                tokio::time::sleep(ASK_EVERY).await;
+                tokio::time::sleep(POLL_INTERVAL).await;
             }
         };
         let same_session_ms = timed(same_session).await;
@@ -213,7 +213,7 @@ impl PeerSide {
         }
         let new_session = async {
             while self.call_anew().await.is_err() {
-                tokio::time::sleep(ASK_EVERY).await;
+                tokio::time::sleep(POLL_INTERVAL).await;
             }
         };
         Ok(AfterKill { same_session_ms, new_session_ms: timed(new_session).await })

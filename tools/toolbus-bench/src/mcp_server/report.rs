@@ -102,8 +102,8 @@ fn comparison(peers: &[Compared]) -> Table {
                 format!("{:.3}", figures.p99_ms),
                 failures.to_string(),
                 format!("{memory_mib:.1}"),
-                told(after_kill.same_session_ms),
-                told(after_kill.new_session_ms),
+                millis_or_never(after_kill.same_session_ms),
+                millis_or_never(after_kill.new_session_ms),
             ]);
         }
     }
@@ -113,7 +113,7 @@ fn comparison(peers: &[Compared]) -> Table {
     table
 }
 
-fn told(time: Option<f64>) -> String {
+fn millis_or_never(time: Option<f64>) -> String {
     time.map_or_else(|| "never (30 s)".to_owned(), |time| format!("{time:.0} ms"))
 }
 
@@ -187,11 +187,11 @@ mod tests {
             ]
         );
         assert!(!slow.is_met());
-        assert!(missed(&report(rows(f64::NAN, 0.1, 30_000.0), idle(0))).len() == 1, "what cannot be told is not met");
+        assert!(missed(&report(rows(f64::NAN, 0.1, 30_000.0), idle(0))).len() == 1, "an unmeasured gate is not met");
     }
 
     #[test]
-    fn what_was_not_measured_has_no_gate() {
+    fn an_unmeasured_side_has_no_gate() {
         let alone: Vec<Row> = rows(0.1, 0.1, 0.0).into_iter().filter(|row| row.callers == 1).collect();
         assert_eq!(report(alone, idle(0)).gates.len(), 3);
         let crowd: Vec<Row> = rows(9.0, 9.0, 30_000.0).into_iter().filter(|row| row.callers == 32).collect();
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn people_are_told_all_of_it() {
+    fn the_text_report_shows_all_figures() {
         let mut out = Vec::new();
         report(rows(0.2, 0.6, 30_000.0), idle(26 * MIB)).print(&mut out).unwrap();
         insta::assert_snapshot!(String::from_utf8(out).unwrap(), @r"
@@ -232,18 +232,18 @@ mod tests {
     }
 
     #[test]
-    fn programs_are_told_the_same() {
-        let told = serde_json::to_value(report(rows(0.2, 0.2, 30_000.0), idle(26 * MIB))).unwrap();
-        assert_eq!(told["rows"][2]["side"], "MCP session");
+    fn the_json_report_shows_the_same() {
+        let shown = serde_json::to_value(report(rows(0.2, 0.2, 30_000.0), idle(26 * MIB))).unwrap();
+        assert_eq!(shown["rows"][2]["side"], "MCP session");
         assert_eq!(
-            told["idle"],
+            shown["idle"],
             serde_json::json!({"sessions": 500, "before": 20 * MIB, "withSessions": 26 * MIB, "withStreams": 60 * MIB})
         );
-        assert_eq!(told["peers"][1]["afterKill"], serde_json::json!({"sameSessionMs": null, "newSessionMs": null}));
+        assert_eq!(shown["peers"][1]["afterKill"], serde_json::json!({"sameSessionMs": null, "newSessionMs": null}));
         assert_eq!(
-            (&told["peers"][0]["calls"][1]["callers"], &told["peers"][0]["calls"][1]["failures"]),
+            (&shown["peers"][0]["calls"][1]["callers"], &shown["peers"][0]["calls"][1]["failures"]),
             (&32.into(), &7.into())
         );
-        assert_eq!(told["gates"][0]["isMet"], true);
+        assert_eq!(shown["gates"][0]["isMet"], true);
     }
 }

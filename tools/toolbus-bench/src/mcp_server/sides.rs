@@ -25,7 +25,7 @@ const REPLY_TIME: Duration = Duration::from_secs(30);
 /// Request that is made again and again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum McpServerSide {
-    /// The call as a request on the embedded bus, which a daemon in this process answers.
+    /// The call as a request on the embedded bus to a daemon in this process.
     Bus,
     /// The simplest page of the HTTP server.
     Page,
@@ -55,7 +55,7 @@ pub(super) struct McpServerSides {
     client: Arc<Client>,
 }
 
-/// Those who ask, connected.
+/// Connected callers.
 pub(super) enum Callers {
     Bus(Vec<BusCaller>),
     Page(Vec<MeasuredPage>),

@@ -1,4 +1,4 @@
-//! A process and what it has started, as Linux tells of them in `/proc`.
+//! A process and what it has started, from Linux's `/proc`.
 
 use std::fs;
 use std::io;

@@ -51,8 +51,8 @@ impl Program {
         if done.status.success() && done.stdout == self.writes {
             return Ok(());
         }
-        let told = String::from_utf8_lossy(&done.stderr).trim().to_owned();
-        Err(MeasureError::Script(format!("{} ended with {}: {told}", self.program.display(), done.status)))
+        let text = String::from_utf8_lossy(&done.stderr).trim().to_owned();
+        Err(MeasureError::Script(format!("{} ended with {}: {text}", self.program.display(), done.status)))
     }
 }
 
@@ -94,10 +94,10 @@ mod tests {
         let found = Program::bwrap(&interpreter(), Some(&path)).unwrap();
         assert_eq!(found.program, folder.path().join("bwrap"));
         let args: Vec<_> = found.args.iter().map(|arg| arg.to_string_lossy()).collect();
-        let told = args.join(" ");
-        assert!(told.starts_with("--unshare-all --die-with-parent --proc /proc"), "{told}");
-        assert!(told.ends_with(" --ro-bind /opt/py /opt/py /opt/py/bin/python3 -I -S -c print(1)"), "{told}");
-        assert_eq!(args.iter().filter(|arg| arg.starts_with("/usr")).count(), 2, "{told}");
+        let text = args.join(" ");
+        assert!(text.starts_with("--unshare-all --die-with-parent --proc /proc"), "{text}");
+        assert!(text.ends_with(" --ro-bind /opt/py /opt/py /opt/py/bin/python3 -I -S -c print(1)"), "{text}");
+        assert_eq!(args.iter().filter(|arg| arg.starts_with("/usr")).count(), 2, "{text}");
     }
 
     #[test]
@@ -117,7 +117,7 @@ mod tests {
         shell("echo 1", WRITTEN).run().await.unwrap();
         shell(":", b"").run().await.unwrap();
         assert!(shell("echo 2", WRITTEN).run().await.is_err());
-        let told = shell("echo why >&2; exit 3", b"").run().await.unwrap_err().to_string();
-        assert!(told.contains("exit status: 3") && told.ends_with("why"), "{told}");
+        let text = shell("echo why >&2; exit 3", b"").run().await.unwrap_err().to_string();
+        assert!(text.contains("exit status: 3") && text.ends_with("why"), "{text}");
     }
 }

@@ -257,22 +257,22 @@ mod tests {
     }
 
     #[test]
-    fn what_scripts_leave_behind_is_missed_by_its_name_and_threads_may_come_and_go() {
+    fn leftovers_of_scripts_miss_a_gate_of_their_name_and_threads_may_come_and_go() {
         let harmless = Footprint { resident: (22 << 20) - 1, threads: 9, ..BEFORE };
         assert!(report(rows(1.0, 1.0, 1.0), harmless).is_met());
         let smaller = Footprint { resident: 1 << 20, ..BEFORE };
         assert!(report(rows(1.0, 1.0, 1.0), smaller).is_met());
         let worse = Footprint { resident: 22 << 20, descriptors: 13, processes: 1, threads: 5, folders: 2, mounts: 31 };
-        let told = report(rows(1.0, 1.0, 1.0), worse);
+        let shown = report(rows(1.0, 1.0, 1.0), worse);
         let of = |name: &str| format!("{name} left by 1000 scripts, cold:");
-        assert_eq!(missed(&told), ["memory", "descriptors", "processes", "folders", "mounts"].map(of));
+        assert_eq!(missed(&shown), ["memory", "descriptors", "processes", "folders", "mounts"].map(of));
     }
 
     #[test]
-    fn people_are_told_what_was_missed_and_what_was_not_there() {
-        let told = report(rows(16.0, 12.5, 5.0), Footprint { descriptors: 13, ..BEFORE });
+    fn the_text_report_shows_missed_gates_and_absent_programs() {
+        let shown = report(rows(16.0, 12.5, 5.0), Footprint { descriptors: 13, ..BEFORE });
         let mut out = Vec::new();
-        told.print(&mut out).unwrap();
+        shown.print(&mut out).unwrap();
         insta::assert_snapshot!(String::from_utf8(out).unwrap(), @r"
         | in flight | side                | runs/s | p50 ms |  p95 ms |  p99 ms | CPU s/1000 | scripts' CPU s/1000 |
         |-----------|---------------------|--------|--------|---------|---------|------------|---------------------|
@@ -307,15 +307,15 @@ mod tests {
     }
 
     #[test]
-    fn programs_are_told_the_same() {
-        let told = serde_json::to_value(report(rows(13.0, 12.0, 5.0), BEFORE)).unwrap();
-        assert_eq!(told["throughput"], serde_json::json!([{"callers": 8, "cold": 0.75, "pool": 0.5, "forked": 1.5}]));
-        assert_eq!(told["absent"], serde_json::json!([["bwrap", "not installed"]]));
-        assert_eq!(told["rows"][0]["p50Ms"], 10.0);
-        assert_eq!(told["growth"][0]["before"]["descriptors"], 12);
+    fn the_json_report_shows_the_same() {
+        let shown = serde_json::to_value(report(rows(13.0, 12.0, 5.0), BEFORE)).unwrap();
+        assert_eq!(shown["throughput"], serde_json::json!([{"callers": 8, "cold": 0.75, "pool": 0.5, "forked": 1.5}]));
+        assert_eq!(shown["absent"], serde_json::json!([["bwrap", "not installed"]]));
+        assert_eq!(shown["rows"][0]["p50Ms"], 10.0);
+        assert_eq!(shown["growth"][0]["before"]["descriptors"], 12);
         let first = serde_json::json!(
             {"what": "p50 of cold, full / plain", "wanted": "≤ 1.30", "measured": "1.30", "isMet": true}
         );
-        assert_eq!(told["gates"][0], first);
+        assert_eq!(shown["gates"][0], first);
     }
 }

@@ -33,13 +33,13 @@ pub(super) enum Side {
     Bwrap,
     /// In an interpreter that is started for it, at the level that this machine reaches.
     Cold,
-    /// The same without namespaces.
+    /// In an interpreter that is started for it, without namespaces.
     Weaker,
     /// In an interpreter that waits for it.
     Warm,
     /// In one that is forked for it, and waits.
     Forked,
-    /// The same with numpy and pandas, which it imports.
+    /// In an interpreter that is forked for it, with numpy and pandas, which it imports.
     Packages,
 }
 
@@ -91,7 +91,7 @@ impl Sides {
         Ok(Self { plain, bwrap, cold: Arc::new(cold), weaker, warm, forked, has_packages, level })
     }
 
-    /// Those that can be measured here.
+    /// Sides that can be measured here.
     pub(super) fn all(&self) -> Vec<Side> {
         let is_there = |side: &Side| match side {
             Side::Bwrap => self.bwrap.is_ok(),
@@ -129,7 +129,7 @@ impl Sides {
         }
     }
 
-    /// Those that could not be measured here, and why.
+    /// Sides that could not be measured here, and why.
     pub(super) fn absent(&self) -> Vec<(&'static str, String)> {
         let weaker = self.weaker.as_ref().and_then(|weaker| weaker.as_ref().err());
         let bwrap = self.bwrap.as_ref().err();
@@ -212,7 +212,7 @@ async fn without_namespaces(subject: &Subject) -> Result<SandboxRunner, String> 
     }
 }
 
-/// Returns what an error says beside that there are no figures.
+/// Returns the reason in an error of a missing side.
 fn reason(error: MeasureError) -> String {
     match error {
         MeasureError::Script(why) => why,

@@ -28,12 +28,12 @@ use toolbus::config::{Config, HumanDuration, ScriptConfig};
 pub(super) const SOURCE: &str = "print(1)";
 /// Output of the script.
 pub(super) const WRITTEN: &[u8] = b"1\n";
-/// Whose scripts they are.
+/// Caller of the scripts.
 const AGENT: &str = "bench";
 /// Longest time of one run.
 const TIME: Duration = Duration::from_secs(30);
 
-/// An interpreter, the sandbox, and what the configuration says of scripts.
+/// An interpreter, the sandbox, and the configuration of scripts.
 pub(super) struct Subject {
     pub(super) interpreter: Interpreter,
     section: ScriptConfig,
@@ -116,7 +116,7 @@ impl Subject {
         PoolConfig { mode: PoolMode::Fork, min: 0, max: 0, ..self.pool() }
     }
 
-    /// As many interpreters ready at all times.
+    /// A pool with `number` interpreters ready at all times.
     pub(super) fn always_ready(&self, number: usize) -> PoolConfig {
         PoolConfig { min: number, max: number, ..self.pool() }
     }
@@ -156,8 +156,8 @@ async fn run_script(runner: &dyn Runner, source: &str, packages: &[&str]) -> Res
     let finished = runner.run(script).await.map_err(failed)?;
     let outcome = finished.outcome;
     if outcome.ending != Ending::Exited(0) || outcome.stdout.bytes != WRITTEN {
-        let told = String::from_utf8_lossy(&outcome.stderr.bytes).trim().to_owned();
-        return Err(MeasureError::Script(format!("the script ended with {:?}: {told}", outcome.ending)));
+        let errors = String::from_utf8_lossy(&outcome.stderr.bytes).trim().to_owned();
+        return Err(MeasureError::Script(format!("the script ended with {:?}: {errors}", outcome.ending)));
     }
     Ok(finished.start)
 }

@@ -71,7 +71,7 @@ pub(super) fn check(posted: &Value) {
     assert_eq!((&*known.api_version, &*known.kind), ("extensions.agents.x-k8s.io/v1beta1", "SandboxClaim"));
 }
 
-/// The condition that says whether a claim has a sandbox.
+/// The condition for whether a claim has a sandbox.
 #[must_use]
 pub fn ready(status: &str, reason: &str, message: &str) -> Value {
     json!([{"type": "Ready", "status": status, "reason": reason, "message": message,

@@ -1,4 +1,4 @@
-//! The objects of the emulated cluster, and what tests ask of it.
+//! The objects of the emulated cluster, and its settings for tests.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -21,7 +21,7 @@ pub enum Node {
 /// The resource and the name of an object.
 pub(super) type Key = (&'static str, String);
 
-/// A response that takes the place of the right one.
+/// A response that replaces the right one.
 #[derive(Debug, Clone)]
 pub struct ApiRefusal {
     /// HTTP code of the response.
@@ -30,7 +30,7 @@ pub struct ApiRefusal {
     pub reason: &'static str,
     /// Description of what is wrong.
     pub message: &'static str,
-    /// Seconds after which it asks to try again.
+    /// Seconds after which the client should retry.
     pub retry_after: Option<u32>,
     /// Whether the request is obeyed nevertheless.
     pub is_obeyed: bool,
@@ -60,7 +60,7 @@ pub(super) struct Cluster {
     pub(super) log_cuts: VecDeque<usize>,
     /// Bytes of output after which the connection to a program is cut off, once for each.
     pub(super) exec_cuts: VecDeque<usize>,
-    /// Whether nothing is answered.
+    /// Whether no request gets a response.
     pub(super) is_silent: bool,
 }
 
@@ -76,12 +76,12 @@ pub(super) struct FakeObject {
 pub(super) struct Shared {
     pub(super) cluster: Arc<Mutex<Cluster>>,
     pub(super) changed: watch::Sender<u64>,
-    /// Where sandboxes have their files.
+    /// Folder of the sandboxes' files.
     pub(super) folder: Arc<TempDir>,
 }
 
 impl Shared {
-    /// Counts a request, and responds to it in place of what it asks for, if it has to.
+    /// Counts a request, and returns the refusal that replaces its response, if there is one.
     pub(super) async fn begin(&self, verb: &str) -> Option<ApiRefusal> {
         let (refusal, is_silent) = {
             let mut cluster = self.cluster.lock();
@@ -94,7 +94,7 @@ impl Shared {
         refusal
     }
 
-    /// Changes an object, and tells those who watch.
+    /// Changes an object, and notifies watches.
     pub(super) fn change(&self, key: &Key, event: &'static str, change: impl FnOnce(Option<Value>) -> Option<Value>) {
         let mut cluster = self.cluster.lock();
         let Some(mut object) = change(cluster.objects.get(key).map(|known| known.object.clone())) else { return };

@@ -1,4 +1,4 @@
-//! A server that keeps what it was asked, and answers as it is told.
+//! A server that keeps its requests, and responds as a test decides.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
@@ -10,7 +10,7 @@ use tokio::task::JoinSet;
 
 /// A request as it came.
 #[derive(Debug, Clone)]
-pub(crate) struct Asked {
+pub(crate) struct Request {
     /// Counted from 0, over all connections.
     pub(crate) number: usize,
     pub(crate) connection: usize,
@@ -20,7 +20,7 @@ pub(crate) struct Asked {
     pub(crate) body: Value,
 }
 
-impl Asked {
+impl Request {
     pub(crate) fn header(&self, name: &str) -> Option<&str> {
         self.headers.iter().find(|(given, _)| given == name).map(|(_, value)| &**value)
     }
@@ -28,14 +28,14 @@ impl Asked {
 
 /// A response.
 #[derive(Debug, Clone)]
-pub(crate) struct Says {
+pub(crate) struct Response {
     head: String,
     body: String,
     closes: bool,
     never_ends: bool,
 }
 
-impl Says {
+impl Response {
     fn new(status: &str, kind: &str, body: String) -> Self {
         let head = format!("HTTP/1.1 {status}\r\nContent-Type: {kind}\r\n");
         Self { head, body, closes: false, never_ends: false }
@@ -75,34 +75,34 @@ impl Says {
 /// Serves until it is dropped.
 pub(crate) struct Server {
     address: SocketAddr,
-    asked: Arc<Mutex<Vec<Asked>>>,
+    requests: Arc<Mutex<Vec<Request>>>,
     _serving: JoinSet<()>,
 }
 
 impl Server {
-    pub(crate) async fn start(answer: impl Fn(&Asked) -> Says + Send + Sync + 'static) -> Self {
+    pub(crate) async fn start(respond: impl Fn(&Request) -> Response + Send + Sync + 'static) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let (address, asked, answer) =
-            (listener.local_addr().unwrap(), Arc::<Mutex<Vec<Asked>>>::default(), Arc::new(answer));
-        let seen = Arc::clone(&asked);
+        let (address, requests, respond) =
+            (listener.local_addr().unwrap(), Arc::<Mutex<Vec<Request>>>::default(), Arc::new(respond));
+        let seen = Arc::clone(&requests);
         let mut serving = JoinSet::new();
         serving.spawn(async move {
             let mut connections = JoinSet::new();
             for number in 0.. {
                 let (socket, _) = listener.accept().await.unwrap();
-                let (seen, answer) = (Arc::clone(&seen), Arc::clone(&answer));
-                connections.spawn(async move { serve(socket, number, &seen, &*answer).await.unwrap_or_default() });
+                let (seen, respond) = (Arc::clone(&seen), Arc::clone(&respond));
+                connections.spawn(async move { serve(socket, number, &seen, &*respond).await.unwrap_or_default() });
             }
         });
-        Self { address, asked, _serving: serving }
+        Self { address, requests, _serving: serving }
     }
 
     pub(crate) const fn address(&self) -> SocketAddr {
         self.address
     }
 
-    pub(crate) fn requests(&self) -> Vec<Asked> {
-        self.asked.lock().unwrap().clone()
+    pub(crate) fn requests(&self) -> Vec<Request> {
+        self.requests.lock().unwrap().clone()
     }
 }
 
@@ -110,8 +110,8 @@ impl Server {
 async fn serve(
     socket: TcpStream,
     connection: usize,
-    seen: &Mutex<Vec<Asked>>,
-    answer: &(impl Fn(&Asked) -> Says + Sync),
+    seen: &Mutex<Vec<Request>>,
+    respond: &(impl Fn(&Request) -> Response + Sync),
 ) -> Option<()> {
     let mut socket = BufReader::new(socket);
     loop {
@@ -133,13 +133,13 @@ async fn serve(
         socket.read_exact(&mut body).await.ok()?;
         let body = serde_json::from_slice(&body).unwrap_or_default();
         let line = lines.first()?.clone();
-        let asked = {
+        let request = {
             let mut seen = seen.lock().unwrap();
             let number = seen.len();
-            seen.push(Asked { number, connection, line, headers, body });
+            seen.push(Request { number, connection, line, headers, body });
             seen.last()?.clone()
         };
-        let Says { head, body, closes, never_ends } = answer(&asked);
+        let Response { head, body, closes, never_ends } = respond(&request);
         let length = if never_ends { String::new() } else { format!("Content-Length: {}\r\n", body.len()) };
         socket.write_all(format!("{head}{length}\r\n{body}").as_bytes()).await.ok()?;
         if never_ends {

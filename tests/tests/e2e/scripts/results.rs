@@ -23,7 +23,7 @@ with zipfile.ZipFile(sys.argv[1] + '/local_lib-1.5-py3-none-any.whl', 'w') as wh
 ";
 
 #[tokio::test]
-async fn a_script_answers_with_what_it_prints_fails_with_both_streams_and_is_ended_in_time() {
+async fn a_script_returns_its_output_fails_with_both_streams_and_is_ended_in_time() {
     let (site, daemon, client) = with_client(SCRIPT).await;
     let run = async |script: &str, more: &Value| {
         let body = client.exchange(&call(&client, script, more)).await.body();
@@ -79,14 +79,14 @@ async fn scripts_in_another_language_have_a_tool_of_their_own() {
     assert_eq!(python["content"], "7\n");
     daemon.stop(&site).await;
 
-    for (language, told) in [
+    for (language, mistake) in [
         ("command = [\"cobc\"]", "command: program 'cobc' was not found; give its full path, or check PATH"),
         ("command = [\"sh\"], read = [\"/nowhere\"]", "read: '/nowhere' does not exist"),
     ] {
         let more = format!("[script]\nlanguages = {{ cobol = {{ {language} }} }}\n");
         let mut refused = Daemon::spawn(&site, &more, &PATH);
         assert_eq!(refused.ended().await.code(), Some(1), "{}", refused.text());
-        assert!(refused.text().contains(&format!("script.languages.cobol.{told}")), "{}", refused.text());
+        assert!(refused.text().contains(&format!("script.languages.cobol.{mistake}")), "{}", refused.text());
     }
 }
 
@@ -131,17 +131,17 @@ async fn a_script_has_the_packages_that_are_allowed_and_no_others() {
         let status = span.status.clone().unwrap_or_default();
         (attribute(&span.attributes, "toolbus.script.packages").to_owned(), status.code(), status.message)
     };
-    let told: Vec<_> = installed.iter().map(of).collect();
-    assert_eq!((told.len(), told[0].0.as_str(), told[0].1), (2, "local-lib<2", StatusCode::Unset), "{told:?}");
-    assert_eq!((told[1].0.as_str(), told[1].1), ("local-lib<2,>=2", StatusCode::Error), "{told:?}");
-    assert!(told[1].2.starts_with("pip install failed (exit 1)") && told[1].2.len() <= 255, "{told:?}");
+    let runs: Vec<_> = installed.iter().map(of).collect();
+    assert_eq!((runs.len(), runs[0].0.as_str(), runs[0].1), (2, "local-lib<2", StatusCode::Unset), "{runs:?}");
+    assert_eq!((runs[1].0.as_str(), runs[1].1), ("local-lib<2,>=2", StatusCode::Error), "{runs:?}");
+    assert!(runs[1].2.starts_with("pip install failed (exit 1)") && runs[1].2.len() <= 255, "{runs:?}");
 }
 
 /// An interpreter with pip, the system's first: other users can run it.
 fn with_pip() -> &'static str {
     let has_pip = |python: &&str| {
-        let asked = std::process::Command::new(python).args(["-I", "-m", "pip", "--version"]).output();
-        asked.is_ok_and(|asked| asked.status.success())
+        let version = std::process::Command::new(python).args(["-I", "-m", "pip", "--version"]).output();
+        version.is_ok_and(|version| version.status.success())
     };
     ["/usr/bin/python3", "/usr/local/bin/python3", "python3"].into_iter().find(has_pip).unwrap()
 }
