@@ -133,7 +133,7 @@ struct StreamBuffer {
 }
 
 impl StreamBuffer {
-    /// Reads to the end, and says to stop when there is more than `most`. What was read stays when the future is dropped.
+    /// Reads to the end, and stops the program when there is more than `most`. Dropping the future keeps what was read.
     async fn read(
         &mut self,
         mut from: impl AsyncRead + Unpin,
@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_signal_that_ends_a_program_is_told() {
+    async fn a_signal_that_ends_a_program_is_reported() {
         assert_eq!(sh("kill -SEGV $$").run().await.ending, Ending::Signalled(11));
     }
 
@@ -306,14 +306,14 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_a_program_leaves_behind_ends_with_it() {
+    async fn processes_that_a_program_leaves_behind_end_with_it() {
         let outcome = sh("sleep 1000 & echo $!").run().await;
         assert_eq!(outcome.ending, Ending::Exited(0));
         gone(text(&outcome.stdout).trim()).await;
     }
 
     #[tokio::test]
-    async fn what_has_left_the_group_does_not_hold_up_the_end() {
+    async fn a_process_that_left_the_group_does_not_delay_the_end() {
         let outcome = sh("setsid sleep 20 & echo done").run().await;
         assert_eq!((outcome.ending, text(&outcome.stdout)), (Ending::Exited(0), "done\n"));
         assert!(outcome.elapsed < Duration::from_secs(15), "{:?}", outcome.elapsed);

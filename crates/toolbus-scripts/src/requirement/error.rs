@@ -81,7 +81,7 @@ pub enum RequirementsError {
     /// Too many.
     #[error("{0} packages are too many; a call may have {MAX_PACKAGES}")]
     TooMany(usize),
-    /// Two say different things of one package.
+    /// Two requirements of one package differ.
     #[error("package `{name}` is asked for twice, as `{0}` and `{1}`; ask for it once", name = .0.name())]
     Twice(Requirement, Requirement),
 }

@@ -294,7 +294,7 @@ open(os.path.join(out.encode(), b'\\xff'), 'w')
     }
 
     #[tokio::test]
-    async fn a_python_that_is_not_there_is_told_to_the_operator() {
+    async fn a_missing_python_is_reported_to_the_operator() {
         let runner = runner().await;
         let interpreter = Interpreter { program: "/nowhere/python".into(), ..runner.interpreter.clone() };
         let failure = LocalRunner { interpreter, ..runner }.run(script("")).await.unwrap_err();
@@ -302,7 +302,7 @@ open(os.path.join(out.encode(), b'\\xff'), 'w')
     }
 
     #[tokio::test]
-    async fn nothing_keeps_its_scripts_in() {
+    async fn scripts_run_without_a_sandbox() {
         let runner = runner().await;
         let python = Some(runner.interpreter.version.clone());
         assert_eq!(

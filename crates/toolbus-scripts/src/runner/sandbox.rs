@@ -318,7 +318,7 @@ const SESSION_BOOTSTRAP: &str =
     concat!(include_str!("run.py"), "\n\n", include_str!("session.py"), "\n\nSession(sys.argv[1]).serve()\n");
 /// Further paths for scripts that may start any program: those that `PATH` leads to.
 const PROGRAMS: [&str; 3] = ["/bin", "/usr/bin", "/etc/alternatives"];
-/// Paths that a script with packages may read besides: matplotlib asks `fc-list` for fonts, which complains without
+/// Paths that a script with packages may read besides: matplotlib calls `fc-list` for fonts, which complains without
 /// these.
 const FONTS: [&str; 2] = ["/etc/fonts", "/usr/share/fontconfig"];
 /// The whole environment of a script, but for what names its own files.

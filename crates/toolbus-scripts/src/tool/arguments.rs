@@ -75,10 +75,10 @@ impl ScriptArguments {
             // Peers know these words.
             None => return Err(ToolFailure::invalid("Missing 'script' argument")),
         };
-        let asked = packages(given(PIP_PACKAGES))?;
-        let asked =
-            Requirement::parse_all(&asked).map_err(|error| ToolFailure::invalid(sentence(&error.to_string())))?;
-        let packages = settings.packages.admit(&asked);
+        let requested = packages(given(PIP_PACKAGES))?;
+        let requested =
+            Requirement::parse_all(&requested).map_err(|error| ToolFailure::invalid(sentence(&error.to_string())))?;
+        let packages = settings.packages.admit(&requested);
         let packages = packages.map_err(|error| ToolFailure::new(Cause::NotAllowed, sentence(&error.to_string())))?;
         Ok(Self {
             script,
