@@ -28,7 +28,7 @@ enum ConditionTest {
 }
 
 impl StepCondition {
-    /// Reads `{"value": REFERENCE, TEST: …}`. `resolve` says what a reference means.
+    /// Reads `{"value": REFERENCE, TEST: …}`. `resolve` finds the value of a reference.
     ///
     /// # Errors
     ///
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_condition_is_refused() {
+    fn an_invalid_condition_is_refused() {
         for refused in [
             json!(1),
             json!({"value": "a"}),

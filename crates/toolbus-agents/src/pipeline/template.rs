@@ -21,7 +21,7 @@ pub(super) enum ValueOrigin {
     Item,
 }
 
-/// A place in a value: `step`, or `step/json/pointer`.
+/// A location in a value: `step`, or `step/json/pointer`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct ValueRef {
     pub(super) origin: ValueOrigin,
@@ -36,7 +36,7 @@ pub(super) struct ValueRef {
 pub(super) enum ValueTemplate {
     /// Without references: a number, `true`, a string.
     Fixed(Value),
-    /// A string that is one reference: the value itself takes its place, whatever its type is.
+    /// A string that is one reference: the value itself replaces it, whatever its type is.
     Ref(ValueRef),
     /// A string with references in it.
     Text(Vec<TextPart>),
@@ -88,7 +88,7 @@ impl<'a> StepValues<'a> {
 }
 
 impl ValueTemplate {
-    /// Reads arguments. `resolve` says what a reference means.
+    /// Reads arguments. `resolve` finds the value of a reference.
     ///
     /// # Errors
     ///
@@ -280,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_value_says_is_never_read_as_a_reference() {
+    fn a_value_is_never_read_as_a_reference() {
         let value = json!("{{item}}");
         assert_eq!(render(&json!(["{{a}}", "-{{a}}"]), Some(value), 100).unwrap(), r#"["{{item}}","-{{item}}"]"#);
     }

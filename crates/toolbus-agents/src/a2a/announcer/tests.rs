@@ -68,8 +68,8 @@ impl Fixture {
         Self { bus, replies }
     }
 
-    /// Sends a message of ana's about the task `t1`, and gives the type of what is answered, and its body.
-    async fn ask(&mut self, topic: &str, kind: &str, body: String) -> (String, Value) {
+    /// Sends a message of ana's about the task `t1`, and returns the type of the reply, and its body.
+    async fn exchange(&mut self, topic: &str, kind: &str, body: String) -> (String, Value) {
         let envelope = Envelope {
             correlation_id: "t1".to_owned(),
             reply_to: topic::agent_response("ana"),
@@ -92,7 +92,7 @@ impl Fixture {
 
     /// Gives a task.
     async fn task(&mut self, body: String) -> (String, Value) {
-        self.ask(&topic::agent_task("toolbus"), message_type::AGENT_TASK_REQUEST, body).await
+        self.exchange(&topic::agent_task("toolbus"), message_type::AGENT_TASK_REQUEST, body).await
     }
 }
 
@@ -126,7 +126,7 @@ async fn a_task_that_cannot_be_used_ends_with_an_error_and_a_cancellation_that_c
         assert!(body["message"].as_str().unwrap().starts_with("The request is not usable: it "), "{body}");
     }
     let cancel = topic::agent_task_cancel("toolbus");
-    let (kind, body) = fixture.ask(&cancel, message_type::AGENT_TASK_CANCEL_REQUEST, twice).await;
+    let (kind, body) = fixture.exchange(&cancel, message_type::AGENT_TASK_CANCEL_REQUEST, twice).await;
     let error = (kind.as_str(), body["code"].as_str().unwrap());
     assert_eq!(error, (message_type::AGENT_TASK_ERROR, AgentTaskError::TASK_NOT_CANCELABLE), "{body}");
 }

@@ -12,7 +12,7 @@ use crate::pipeline::{PipelinesConfig, definition};
 #[tokio::test]
 async fn arguments_that_are_missing_or_of_another_kind_are_refused() {
     let fixture = Fixture::new();
-    let mut told = Vec::new();
+    let mut texts = Vec::new();
     for arguments in [
         json!({}),
         json!({"definitions": "x"}),
@@ -27,10 +27,10 @@ async fn arguments_that_are_missing_or_of_another_kind_are_refused() {
     ] {
         let failure = fixture.call_as("ana", arguments, Duration::from_secs(60), None).await.unwrap_err();
         assert_eq!(failure.cause, Cause::InvalidArguments);
-        told.push(failure.message);
+        texts.push(failure.message);
     }
     assert!(fixture.runs().is_empty());
-    insta::assert_snapshot!(told.join("\n"), @r#"
+    insta::assert_snapshot!(texts.join("\n"), @r#"
     The arguments do not fit the tool's parameters: /: "definitions" is a required property
     The arguments do not fit the tool's parameters: /definitions: value is not of type "array"
     The arguments do not fit the tool's parameters: /definitions: value has less than 1 item
@@ -45,7 +45,7 @@ async fn arguments_that_are_missing_or_of_another_kind_are_refused() {
 }
 
 #[tokio::test]
-async fn steps_that_are_not_what_they_should_be_are_all_named_with_their_places() {
+async fn every_invalid_step_is_named_with_its_path() {
     let fixture = Fixture::new();
     let refused = fixture.refused(json!([
         {"id": "a b", "tool": "echo"},

@@ -102,7 +102,7 @@ impl Fixture {
             Ok::<_, Infallible>(())
         });
         added.await.unwrap().unwrap();
-        self.tasks.tell(task.agent.as_str()).await.unwrap();
+        self.tasks.announce(task.agent.as_str()).await.unwrap();
     }
 
     /// Changes the tasks of ana.

@@ -150,7 +150,7 @@ async fn a_long_call_holds_up_no_other_task_and_is_not_made_twice_at_a_time() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn of_many_calls_of_an_agent_some_run_at_a_time_and_all_in_the_end() {
+async fn many_calls_of_an_agent_run_a_few_at_a_time_and_all_in_the_end() {
     let (mut fixture, mut queue) = Fixture::with_queue();
     for number in 0..20 {
         fixture.schedule_call("hang", "1 0 * * *", 60, true).await;
@@ -190,7 +190,7 @@ async fn nothing_is_published_of_a_call_whose_task_was_cancelled_meanwhile() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn of_several_processes_each_call_is_made_by_one_also_when_that_is_killed() {
+async fn each_call_is_made_by_one_of_several_processes_even_if_it_is_killed() {
     let (mut fixture, mut queue) = Fixture::with_queue();
     fixture.schedule_call("send", "* * * * *", 60, false).await;
     let first = fixture.start(Missed::All, true);

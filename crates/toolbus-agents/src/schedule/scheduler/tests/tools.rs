@@ -1,4 +1,4 @@
-//! Tools that do as their names say and note how they were called, and the agent `ana`, who may use them.
+//! Tools that record their calls, and the agent `ana`, who may use them.
 
 use parking_lot::Mutex;
 use toolbus_core::failure::{Cause, Effect, ToolFailure};
