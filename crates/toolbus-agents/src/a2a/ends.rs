@@ -1,7 +1,7 @@
 //! The ends of tasks: handed to waiting calls, kept for later looks, set where no result came in time, and forgotten.
 //!
-//! The list of a share has the time when each of its tasks is due, and the plan the time when each list is read: no task
-//! is read before it is due, however many there are.
+//! The list of a share has the time when each of its tasks is due, and the plan the time when each list is read: no
+//! task is read before it is due, however many there are.
 
 use std::time::Duration;
 

@@ -174,7 +174,7 @@ struct StepNames<'a> {
 }
 
 impl StepNames<'_> {
-    /// Resolves a reference. `input` is the value of the step's `input_from`; `has_items` is true for a step with `for_each`.
+    /// Resolves a reference. `input` is the value of the step's `input_from`; `has_items` means that it has `for_each`.
     fn resolve(&self, text: &str, input: Option<&ValueRef>, has_items: bool) -> Result<ValueRef, String> {
         let text = text.trim();
         let (name, pointer) = text.split_at(text.find('/').unwrap_or(text.len()));
