@@ -1,8 +1,8 @@
-//! Other agents: who there is, and tasks for them.
+//! Other agents: their directory, and tasks for them.
 //!
 //! * [`announcer`]: the daemon as an agent.
 //! * [`config`]: the section of the configuration.
-//! * [`directory`]: the agents that are known, and who may give tasks to whom.
+//! * [`directory`]: the known agents, and the rules for giving tasks to them.
 //! * [`tools`]: what agents call.
 //! * [`service`]: sends tasks, and takes reports on them.
 

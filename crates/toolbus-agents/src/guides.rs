@@ -51,7 +51,7 @@ pub struct Guide {
     pub text: Arc<str>,
 }
 
-/// Who gets a guide.
+/// Callers that get a guide.
 #[derive(Debug, Clone)]
 pub enum GuideFor {
     /// Callers that can use a tool of this source.

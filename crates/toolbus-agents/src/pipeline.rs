@@ -88,7 +88,7 @@ struct Share {
     bytes: usize,
 }
 
-/// One of them, until it is dropped.
+/// A running call, until it is dropped.
 struct RunningPipeline {
     room: ValueRoom,
 }
@@ -110,7 +110,7 @@ struct ValueRoomState {
 enum Taken {
     /// The other values of its call.
     ByThis,
-    /// Those of all calls.
+    /// The values of all calls.
     ByAll,
 }
 

@@ -31,7 +31,7 @@ pub struct BackendSettings {
     pub topic: String,
     /// The sender of calls.
     pub sender: Sender,
-    /// Where replies are heard.
+    /// Inbox for replies.
     pub inbox: Inbox,
     /// Longest time for a call.
     pub max_timeout: Duration,

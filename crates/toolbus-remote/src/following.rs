@@ -85,7 +85,7 @@ pub struct RemoteListing {
 enum ListQuestion {
     /// The tools of a daemon, on this topic.
     Tools(String),
-    /// Those of this MCP server.
+    /// The tools of this MCP server.
     Server(Arc<str>),
 }
 

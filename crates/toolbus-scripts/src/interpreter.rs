@@ -64,7 +64,7 @@ pub enum InterpreterError {
     System {
         /// Command that was to be run.
         command: String,
-        /// Why it was not.
+        /// The system's error.
         error: io::Error,
     },
     /// The program prints nothing, or is no Python.

@@ -33,7 +33,7 @@ pub enum QueueError {
     /// Too many wait already.
     #[error("too many are waiting")]
     Full,
-    /// None came in time.
+    /// No turn came in time.
     #[error("no turn came in time")]
     TooLate,
 }

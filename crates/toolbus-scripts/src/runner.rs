@@ -138,11 +138,11 @@ impl Finished {
 /// Whether an interpreter was ready.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum StartKind {
-    /// One was started for the script.
+    /// The interpreter was started for the script.
     Cold,
-    /// One was waiting.
+    /// The interpreter was waiting.
     Warm,
-    /// One was forked for it.
+    /// The interpreter was forked for the script.
     Forked,
 }
 

@@ -1,6 +1,6 @@
 //! Runs programs with the rights of the daemon, and limits only their time and output.
 //!
-//! What they start ends with them, unless it makes a session or process group of its own.
+//! Their child processes end with them, unless they make a session or process group of their own.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -31,7 +31,7 @@ pub(crate) struct UnconfinedRun<'a> {
     pub(crate) args: &'a [String],
     /// Whole environment of the program.
     pub(crate) env: &'a BTreeMap<OsString, OsString>,
-    /// Where it runs; absent: where the daemon does.
+    /// Working directory; absent: the daemon's.
     pub(crate) cwd: Option<&'a Path>,
     /// Standard input of the program.
     pub(crate) stdin: Bytes,
@@ -45,7 +45,7 @@ pub(crate) struct UnconfinedRun<'a> {
 
 /// Runs a program to its end. Dropping the future ends the program, and all of its process group.
 ///
-/// What it used is not known, and no files come back.
+/// Its use of resources is not measured, and no files come back.
 ///
 /// # Errors
 ///

@@ -56,7 +56,7 @@ pub(super) const MAX_ID: usize = 100;
 /// Time before the first look at a task over HTTP.
 const FIRST_POLL: Duration = Duration::from_secs(2);
 
-/// Subject of a task, and for whom the task is.
+/// A task, and its message.
 pub(crate) struct TaskOrder {
     pub(crate) task: AgentTask,
     pub(crate) message: String,

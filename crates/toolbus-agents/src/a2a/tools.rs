@@ -1,4 +1,4 @@
-//! The tools: who there is, and tasks for them.
+//! The tools: a list of agents, and tasks for them.
 
 use std::sync::Arc;
 use std::time::Duration;

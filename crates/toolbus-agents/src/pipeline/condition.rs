@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn each_test_is_met_by_what_it_names() {
+    fn each_test_is_met_by_its_values() {
         let ids = [9_007_199_254_740_992_u64, 9_007_199_254_740_993];
         let value = Arc::new(json!({
             "n": 5, "text": "all good", "list": ["x", 1], "null": null, "no": false,

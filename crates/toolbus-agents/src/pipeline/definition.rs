@@ -169,7 +169,7 @@ fn names_of(step: &Value) -> impl Iterator<Item = &str> {
 /// The names of values in a pipeline.
 struct StepNames<'a> {
     all: HashSet<&'a str>,
-    /// Those of the steps before the one that is read, with the numbers of these steps.
+    /// Names of values of earlier steps, with the numbers of these steps.
     earlier: HashMap<&'a str, usize>,
 }
 

@@ -30,7 +30,7 @@ const MAX_ARGUMENTS: usize = 1024 * 1024;
 const MAX_RESULT: usize = 1024 * 1024;
 /// Longest text of a failure in the result, in characters.
 const MAX_ERROR: usize = 500;
-/// Longest wait before another attempt where the failure has no `retry_after`, and the first one.
+/// First and longest wait before another attempt where the failure has no `retry_after`.
 const PAUSES: [Duration; 2] = [Duration::from_millis(200), Duration::from_secs(5)];
 /// Memory of one value within a larger one, in bytes.
 const NODE: usize = size_of::<Value>();

@@ -54,7 +54,7 @@ pub(super) enum TextPart {
 /// The values that references find.
 #[derive(Clone, Copy)]
 pub(super) struct StepValues<'a> {
-    /// Those of steps, by number; `None` for a step that has none.
+    /// Values of steps, by number; `None` for a step without one.
     pub(super) steps: &'a [Option<Arc<Value>>],
     /// The element that the step is called for.
     pub(super) item: Option<&'a Value>,
@@ -112,7 +112,7 @@ impl ValueTemplate {
     ///
     /// # Errors
     ///
-    /// Those of [`Self::parse`].
+    /// See [`Self::parse`].
     pub(super) fn parse_object(
         fields: &Map<String, Value>,
         resolve: &mut impl FnMut(&str) -> Result<ValueRef, String>,
@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn a_string_that_is_one_reference_becomes_the_value_and_in_a_longer_one_it_is_text() {
+    fn a_reference_alone_becomes_the_value_and_in_a_longer_string_text() {
         let value = json!({"name": "An\"a", "list": [1, {"x": null}], "a/b": true});
         for (template, expected) in [
             (json!({"v": "{{a/list}}"}), r#"{"v":[1,{"x":null}]}"#),
@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_that_is_not_there_and_one_that_is_too_large_are_refused() {
+    fn a_missing_or_too_large_value_is_refused() {
         let of = |template: Value, value| render(&template, value, 30);
         assert_eq!(of(json!("{{a/x}}"), None), Err(RenderError::NoValue("a/x".to_owned())));
         assert_eq!(of(json!("{{a/x}}"), Some(json!([1]))), Err(RenderError::NotFound("a/x".to_owned())));

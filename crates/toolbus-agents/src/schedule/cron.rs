@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn a_time_that_a_clock_change_leaves_out_is_made_up_for_and_one_that_comes_twice_is_taken_once() {
+    fn a_time_skipped_by_a_clock_change_comes_later_and_a_repeated_one_once() {
         let in_spring = times("30 2 * * *", "2026-03-28T23:00:00Z", 2);
         assert_eq!(in_spring, ["03-29 03:00:00 +02:00", "03-30 02:30:00 +02:00"]);
         let in_autumn = times("30 2 * * *", "2026-10-24T22:00:00Z", 2);

@@ -40,7 +40,7 @@ fn policy() -> PolicyHandle {
     testing::policy(registry, agents)
 }
 
-/// One agent, to which every caller may give tasks that has the tool for that.
+/// An agent, to which every caller with the tool may give tasks.
 fn agents(_: &Caller) -> Vec<AgentCard> {
     let skill = |id: &str| AgentSkill {
         id: id.to_owned(),

@@ -1,4 +1,4 @@
-//! A task of a sub-agent: who works on it, and what became of it.
+//! A task of a sub-agent: its worker, and its end.
 
 use std::time::Duration;
 

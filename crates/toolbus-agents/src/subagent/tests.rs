@@ -287,7 +287,7 @@ async fn agents_without_a_section_share_no_whiteboard_by_their_tasks() {
 }
 
 #[tokio::test]
-async fn a_whiteboard_is_its_agents_and_that_of_the_sub_agents_that_work_for_it() {
+async fn a_whiteboard_is_open_to_its_agent_and_the_sub_agents_that_work_for_it() {
     let (fixture, _offers, id) = Fixture::with_task().await;
     let write = json!({"key": "plan", "value": "count twice"});
     assert_eq!(fixture.text("ana", "whiteboard_write", write).await, "Wrote 'plan' to the whiteboard.");

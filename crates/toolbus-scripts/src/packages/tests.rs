@@ -279,7 +279,7 @@ async fn names_without_a_version_are_looked_for_again_and_named_versions_are_not
 }
 
 #[tokio::test]
-async fn another_interpreter_or_index_does_not_get_what_was_installed_for_one() {
+async fn packages_of_one_index_are_not_used_for_another() {
     let fixture = PipFixture::new(INSTALL);
     let first = install(&fixture.cache(), &["numpy"]).await.unwrap();
     let other = fixture.cache_with(|config| config.index_url = Some(Secret::new("https://own.example/")));
@@ -470,7 +470,7 @@ impl WheelFolder {
         assert!(error.ends_with("no package or version that exists as source alone."), "{error}");
     }
 
-    /// That no package comes from an address which another one names.
+    /// Checks that no package comes from an address which another package names.
     async fn check_addresses(&self, sandbox: Option<&Sandbox>) {
         let error = install(&self.open(sandbox), &["odd"]).await.unwrap_err().to_string();
         assert!(error.contains("odd requires lib from an address. Packages come from the index alone."), "{error}");

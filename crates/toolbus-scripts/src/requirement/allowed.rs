@@ -20,13 +20,13 @@ pub struct AllowedPackages {
 /// Fault of an operator's list.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum AllowedError {
-    /// One entry is no requirement.
+    /// An entry is no requirement.
     #[error("{0}")]
     Entry(#[from] RequirementError),
     /// An entry has extras: they are the script's to choose.
     #[error("`{0}` has extras; leave them out, a script may ask for any")]
     Extras(Requirement),
-    /// One package has two entries.
+    /// A package has two entries.
     #[error("`{0}` is listed twice")]
     Twice(String),
 }
@@ -45,7 +45,7 @@ impl AllowedPackages {
     ///
     /// # Errors
     ///
-    /// One for each entry that is wrong, with its position.
+    /// An error for each wrong entry, with its position.
     pub fn parse<T: AsRef<str>>(entries: &[T]) -> Result<Self, Vec<(usize, AllowedError)>> {
         let (mut allowed, mut mistakes) = (Self::default(), Vec::new());
         for (position, entry) in entries.iter().enumerate() {

@@ -75,7 +75,7 @@ impl RequirementError {
 /// Why texts are no requirements of one call.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum RequirementsError {
-    /// One of them is none.
+    /// A text is no requirement.
     #[error("package {0}")]
     One(#[from] RequirementError),
     /// Too many.

@@ -205,12 +205,12 @@ fn check_safe(text: &str) {
 
 proptest! {
     #[test]
-    fn whatever_parses_is_safe_as_one_argument(text in r"\PC{0,40}") {
+    fn any_parsed_text_is_safe_as_one_argument(text in r"\PC{0,40}") {
         check_safe(&text);
     }
 
     #[test]
-    fn whatever_parses_of_what_looks_like_a_requirement_is_safe_too(
+    fn any_parsed_text_like_a_requirement_is_safe_as_one_argument(
         text in r"[ .a-]{0,2}[a-zA-Z0-9._-]{1,6}(\[[a-z,. -]{0,6}\])?(([=!<>~]{1,3}| |,)[ v]?[0-9!.*+abcrcdevpost_-]{0,8}){0,3}[ ;@/:whlzip.]{0,4}"
     ) {
         check_safe(&text);

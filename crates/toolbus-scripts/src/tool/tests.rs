@@ -321,7 +321,7 @@ async fn every_run_is_reported_once_with_its_outcome() {
 }
 
 #[tokio::test]
-async fn what_was_not_measured_of_a_run_is_absent() {
+async fn unmeasured_usage_of_a_run_is_absent() {
     for (usage, expected) in [
         (Some(Usage { cpu_us: 1_500_000, peak_memory: 1 << 20 }), (Some(Duration::from_millis(1500)), Some(1 << 20))),
         (Some(Usage { cpu_us: 0, peak_memory: 0 }), (None, None)),

@@ -159,7 +159,7 @@ fn the_file_of_the_peers_is_read() {
 }
 
 #[test]
-fn a_file_or_an_agent_that_cannot_be_used_is_an_error_that_says_what_to_change() {
+fn an_unusable_file_or_agent_is_an_error_with_advice() {
     let error = |config: &A2aConfig| AgentDirectory::new(config, "toolbus", Clock::SYSTEM).err().unwrap().to_string();
     let file = tempfile::NamedTempFile::new().unwrap();
     fs::write(file.path(), "{}").unwrap();
@@ -175,7 +175,7 @@ fn a_file_or_an_agent_that_cannot_be_used_is_an_error_that_says_what_to_change()
 }
 
 #[test]
-fn without_sections_every_agent_may_be_given_tasks_and_with_them_those_that_are_listed() {
+fn without_sections_every_agent_is_allowed_and_with_them_the_listed_ones() {
     let caller = |name: &str| Caller::agent(AgentName::parse(name).unwrap());
     let patterns = |list: &[&str]| list.iter().map(|pattern| Pattern::parse(pattern).unwrap()).collect::<Vec<_>>();
     assert!(AllowedAgents::new(BTreeMap::new(), None).allows(&Caller::unknown(), "bob"));

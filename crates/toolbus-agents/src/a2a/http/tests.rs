@@ -163,7 +163,7 @@ async fn refused(card: Value, result: Value) -> String {
 }
 
 #[tokio::test]
-async fn an_agent_of_another_version_or_binding_or_host_is_refused_with_what_to_do() {
+async fn an_agent_of_another_version_or_binding_or_host_is_refused_with_advice() {
     let old = json!({"name": "Old", "url": "http://a/", "protocolVersion": "0.3.0", "skills": []});
     let update = "and this daemon speaks 1.0: the agent has to be updated";
     assert_eq!(refused(old, json!({})).await, format!("it speaks A2A 0.3.0, {update}"));

@@ -152,7 +152,7 @@ impl Fixture {
         serde_json::from_str(&self.text("ana", TASK, json!({"task_id": id})).await).unwrap()
     }
 
-    /// Has the service hear a message of `sender` about a task.
+    /// Passes a message of `sender` about a task to the service.
     async fn hear(&self, sender: &str, kind: &str, correlation: &str, body: &Value) -> &'static str {
         let envelope =
             Envelope { message_type: kind.to_owned(), correlation_id: correlation.to_owned(), ..Envelope::default() };
@@ -234,7 +234,7 @@ async fn a_task_is_published_on_behalf_of_its_caller_and_its_result_goes_to_the_
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_call_that_waits_gets_the_result_also_one_that_comes_at_once() {
+async fn a_call_that_waits_gets_the_result_even_before_the_confirm() {
     let (site, mut of_bob, mut of_ana) = Fixture::with_queues();
     let waiting = site.call("ana", INVOKE, add(true));
     let (envelope, _) = next(&mut of_bob).await;
@@ -367,7 +367,7 @@ async fn a_task_is_cancelled_by_its_agent_if_that_can() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_operator_sees_the_tasks_of_all_agents_those_that_go_on_first() {
+async fn an_operator_sees_the_tasks_of_all_agents_open_ones_first() {
     let site = Fixture::new();
     let _of_bob = site.queue(topic::agent_task("Bob"));
     let ended = site.dispatch("ana").await;

@@ -90,7 +90,7 @@ async fn every_invalid_step_is_named_with_its_path() {
 }
 
 #[tokio::test]
-async fn a_step_for_a_model_is_refused_with_what_to_do() {
+async fn a_step_for_a_model_is_refused_with_advice() {
     let fixture = Fixture::new();
     let step = json!([echo("a", "x"), {"id": "b", "mode": "Llm", "prompt": "Summarise", "input_from": "a"}]);
     insta::assert_snapshot!(fixture.refused(step).await, @"Nothing was run. definitions/0/steps/1 (`b`): a pipeline calls tools, and no model: do what `prompt` says yourself, between two pipelines.");
@@ -139,7 +139,7 @@ async fn a_pipeline_of_a_million_steps_and_a_thousand_pipelines_are_refused_at_o
 }
 
 #[tokio::test]
-async fn an_unknown_tool_and_one_that_policy_refuses_fail_their_step_as_the_callers_own_call_would() {
+async fn an_unknown_or_refused_tool_fails_its_step_as_the_callers_own_call_would() {
     let fixture = Fixture::new();
     for (tool, server) in [("ecko", ""), ("secret", ""), ("echo", "files")] {
         let steps = json!([echo("a", "x"), {"id": "b", "tool": tool, "server": server, "on_failure": "retry 3"}]);

@@ -106,7 +106,7 @@ async fn pipelines_run_side_by_side_and_one_that_fails_stops_no_other() {
 }
 
 #[tokio::test]
-async fn a_condition_that_is_not_met_skips_its_step_and_those_that_use_its_value() {
+async fn an_unmet_condition_skips_its_step_and_the_steps_that_use_its_value() {
     let fixture = Fixture::new();
     let when = |value: &str, test: &str, expected: Value| json!([{"value": value, test: expected}]);
     let report = fixture.report(json!([

@@ -134,7 +134,7 @@ async fn a_moment_that_has_passed_is_refused_instead_of_coming_in_a_year() {
 }
 
 #[tokio::test]
-async fn an_agent_sees_and_cancels_its_own_tasks_alone_also_among_those_without_a_section() {
+async fn an_agent_sees_and_cancels_only_its_own_tasks_even_without_a_section() {
     let fixture = fixture(ScheduleConfig::default());
     let callers = [agent("ana"), agent("carol"), stranger("eve"), stranger("mallory")];
     for caller in &callers {
@@ -256,7 +256,7 @@ async fn a_call_that_would_be_refused_now_or_then_is_refused_and_not_stored() {
 }
 
 #[tokio::test]
-async fn a_call_is_one_that_the_caller_may_make_with_its_list_binding_and_profile() {
+async fn a_scheduled_call_is_limited_by_the_callers_list_binding_and_profile() {
     let fixture = fixture(ScheduleConfig::default());
     let bound = Caller { binding: Some("mail:1".into()), ..agent("ana") };
     let synthesis = Caller { profile: Some("a2a-synthesis".into()), ..agent("ana") };
@@ -269,7 +269,7 @@ async fn a_call_is_one_that_the_caller_may_make_with_its_list_binding_and_profil
 }
 
 #[tokio::test]
-async fn a_call_keeps_the_binding_that_narrows_what_its_caller_may_use() {
+async fn a_scheduled_call_keeps_the_binding_of_its_caller() {
     let fixture = fixture(ScheduleConfig::default());
     for (binding, name) in [(Some("mail:1"), "bound"), (None, "free")] {
         let caller = Caller { binding: binding.map(Into::into), ..agent("ana") };

@@ -36,7 +36,7 @@ async fn a_command_that_fails_says_why() {
 }
 
 #[tokio::test]
-async fn what_the_program_wrote_is_kept_beside_the_result() {
+async fn the_output_of_the_program_is_kept_beside_the_result() {
     let output = run(sh("echo out; echo why >&2; exit 3"), json!({})).await.unwrap();
     let program = output.program.unwrap();
     assert_eq!(

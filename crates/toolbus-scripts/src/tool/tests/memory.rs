@@ -233,7 +233,7 @@ impl WorkingMemory for Away {
 }
 
 #[tokio::test]
-async fn while_memory_is_away_nothing_is_run_and_what_was_written_is_returned() {
+async fn while_memory_is_away_no_script_begins_and_written_files_are_returned() {
     let fixture = MemoryFixture::with(Arc::new(Away), &[("report", b"text")]);
     let failure = fixture.run(json!({"input_keys": ["plan"]})).await.unwrap_err();
     assert_eq!((failure.cause, fixture.tool.fake.scripts.lock().len()), (Cause::ConnectFailed, 0));

@@ -83,7 +83,7 @@ async fn a_result_for_a_call_whose_replica_has_died_is_a_message_and_is_shown_by
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_call_whose_result_was_kept_and_not_handed_over_has_it_at_its_end() {
+async fn a_call_without_a_handover_gets_the_kept_result_at_its_end() {
     let (site, mut of_bob, mut of_ana) = Fixture::with_queues();
     let mut handed = site.queue(site.service.topics()[1].to_owned());
     let (waiting, id) = begin(&site, &mut of_bob).await;

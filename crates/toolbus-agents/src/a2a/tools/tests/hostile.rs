@@ -72,7 +72,7 @@ async fn announcements_that_lie_are_counted_and_change_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_list_of_many_agents_with_large_cards_has_all_names_and_as_much_more_as_there_is_room_for() {
+async fn a_list_of_many_large_cards_has_all_names_and_as_many_details_as_fit() {
     let site = Fixture::new();
     let skills: Vec<Value> =
         (0..50).map(|n| json!({"id": format!("s{n}"), "name": "n", "description": "d".repeat(1000)})).collect();

@@ -98,7 +98,7 @@ async fn a_call_that_the_agent_may_not_make_by_then_publishes_why() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_operator_sees_what_failed_last_until_it_succeeds_and_no_call_as_running_that_waits_or_ended() {
+async fn an_operator_sees_the_last_failure_until_success_and_only_running_calls_as_running() {
     let mut fixture = Fixture::new();
     let scheduler = fixture.scheduler(Missed::Once, false);
     let seen = scheduler.tasks.clone();
@@ -165,7 +165,7 @@ async fn many_calls_of_an_agent_run_a_few_at_a_time_and_all_in_the_end() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_process_that_stops_begins_nothing_and_publishes_what_its_calls_give() {
+async fn a_stopping_process_begins_nothing_and_publishes_the_results_of_its_calls() {
     let (mut fixture, mut queue) = Fixture::with_queue();
     fixture.schedule_call("hang", "1 0 * * *", 60, true).await;
     fixture.schedule("mail", "* * * * *", 65, false).await;

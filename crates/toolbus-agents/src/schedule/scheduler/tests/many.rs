@@ -67,7 +67,7 @@ async fn while_not_paused(running: impl Future<Output = ()>, mut is_paused: watc
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_process_that_was_paused_publishes_nothing_that_another_one_has_published() {
+async fn a_paused_process_publishes_nothing_that_another_has_published() {
     let (mut fixture, mut queue) = Fixture::with_queue();
     fixture.schedule("mail", "* * * * *", 60, false).await;
     let (pause, paused) = watch::channel(false);

@@ -45,7 +45,7 @@ impl Tools {
         Self { policy, registry, runs }
     }
 
-    /// Returns what the tools were called with, and as whom, in order.
+    /// Returns the calls of the tools, with their callers, in order.
     pub(super) fn runs(&self) -> Vec<String> {
         self.runs.0.lock().0.clone()
     }
