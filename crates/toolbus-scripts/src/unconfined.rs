@@ -133,7 +133,7 @@ struct StreamBuffer {
 }
 
 impl StreamBuffer {
-    /// Reads to the end, and stops the program when there is more than `most`. Dropping the future keeps what was read.
+    /// Reads to the end; returns [`Stop::Output`] at more than `most` bytes. Dropping the future keeps what was read.
     async fn read(
         &mut self,
         mut from: impl AsyncRead + Unpin,

@@ -63,7 +63,7 @@ pub(super) fn hint(stderr: &str, given: ScriptBudget<'_>) -> Option<String> {
     if let Some((_, rest)) = error.split_once("ModuleNotFoundError: No module named '") {
         return module(rest.split(['\'', '.']).next()?, given);
     }
-    // The result of a lost one has a note already.
+    // The result of a lost session has a note already.
     let begins = given.session.is_some_and(|session| session.is_new && !session.is_lost);
     if begins && (error.starts_with("NameError: ") || has(&["FileNotFoundError: "])) {
         return Some(

@@ -51,7 +51,7 @@ pub(super) struct ScriptBudget<'a> {
 pub(super) struct InSession {
     /// Whether the interpreter was started for the script.
     pub(super) is_new: bool,
-    /// Whether it replaces one that has ended since its last script.
+    /// Whether the interpreter replaces one that has ended since its last script.
     pub(super) is_lost: bool,
     /// Whether the interpreter has ended with the script.
     pub(super) is_over: bool,
