@@ -437,15 +437,15 @@ impl AgentService {
         sender: &Caller,
         body: &[u8],
     ) -> Result<(), ControlError> {
-        self.count_report(self.hear(envelope, sender, body).await)
+        self.count_answer(self.hear(envelope, sender, body).await)
     }
 
     /// Takes the end of a task that another replica hands over, and counts it if it is not the one that was kept.
     async fn take_handover(&self, envelope: &Envelope, body: &[u8]) -> Result<(), ControlError> {
-        self.take_over(envelope, body).await.map_or(Ok(()), |outcome| self.count_report(outcome))
+        self.take_over(envelope, body).await.map_or(Ok(()), |outcome| self.count_answer(outcome))
     }
 
-    fn count_report(&self, outcome: &'static str) -> Result<(), ControlError> {
+    fn count_answer(&self, outcome: &'static str) -> Result<(), ControlError> {
         self.parts.events.answered(outcome);
         if outcome == STORE_AWAY { Err(ControlError::StoreAway) } else { Ok(()) }
     }
