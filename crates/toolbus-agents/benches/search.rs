@@ -55,8 +55,8 @@ fn search(servers: usize, agents: usize) -> (CallerSearch, PolicyHandle) {
         let (server, description) = (Some(server.into()), text(number));
         ToolDescriptor { server, description, ..ToolDescriptor::new(format!("tool_{number}"), source, "mcp") }
     });
-    let ask = ToolDescriptor::new("invoke_agent", "a2a", "local");
-    let tools = of_servers.chain([ask]).map(|tool| Tool::new(tool, Never));
+    let invoke = ToolDescriptor::new("invoke_agent", "a2a", "local");
+    let tools = of_servers.chain([invoke]).map(|tool| Tool::new(tool, Never));
     registry.register_all(tools.collect()).unwrap();
     let capacity = Capacity { max_in_flight: 64, max_waiting: 64 };
     let policy = PolicyHandle::new(registry, Identity::default(), Policy::default(), capacity);

@@ -1,10 +1,10 @@
-//! Other agents: who there is, and tasks for them.
+//! Other agents: their directory, and tasks for them.
 //!
 //! * [`announcer`]: the daemon as an agent.
 //! * [`config`]: the section of the configuration.
-//! * [`directory`]: the agents that are known, and who may give tasks to whom.
+//! * [`directory`]: the known agents, and the rules for giving tasks to them.
 //! * [`tools`]: what agents call.
-//! * [`service`]: sends tasks, and takes what is answered to them.
+//! * [`service`]: sends tasks, and takes reports on them.
 
 pub mod announcer;
 mod card;
@@ -22,6 +22,6 @@ pub use self::announcer::{Announcer, MAX_TASK_BODY, SkillCancelHandler, SkillHan
 pub use self::config::A2aConfig;
 pub use self::directory::{AgentDirectory, AgentsError, AllowedAgents};
 pub use self::overview::AgentTaskSummary;
-pub use self::service::{AgentService, AnnouncementHandler, TaskAnswerHandler, TaskHandoverHandler};
+pub use self::service::{AgentService, AnnouncementHandler, TaskHandoverHandler, TaskReportHandler};
 pub use self::tasks::AgentTasks;
 pub use self::tools::{A2aTools, GUIDE, NAMES};

@@ -51,7 +51,7 @@ pub struct Guide {
     pub text: Arc<str>,
 }
 
-/// Who gets a guide.
+/// Callers that get a guide.
 #[derive(Debug, Clone)]
 pub enum GuideFor {
     /// Callers that can use a tool of this source.
@@ -140,7 +140,7 @@ impl Guides {
         guides
     }
 
-    /// The two tools; `policy` says what a caller can use.
+    /// The two tools; `policy` decides which tools a caller can use.
     #[must_use]
     pub fn tools(&self, policy: &PolicyHandle) -> Vec<Tool> {
         let parts = || (self.clone(), policy.clone());
@@ -175,7 +175,7 @@ fn read_file(file: &Path) -> io::Result<(GuideFor, Guide)> {
     Ok((audience, Guide::new(name, text)))
 }
 
-/// Who a file is for, as its first line says: `tools: name, pattern_*`; and the rest.
+/// The tools that a file is for, by its first line: `tools: name, pattern_*`; and the rest.
 fn audience(text: &str) -> Result<(GuideFor, &str), PatternError> {
     let (first, rest) = text.split_once('\n').unwrap_or((text, ""));
     match first.strip_prefix("tools:") {

@@ -112,7 +112,7 @@ fn hostile() -> Vec<Value> {
     ]
 }
 
-/// Checks what a mistake is answered with: that it is one, short, and without control characters of the caller's.
+/// Checks the result of a mistake: it is a refusal, short, and without control characters of the caller's.
 fn check(about: &str, called: Result<ToolOutput, ToolFailure>, must_be_refused: bool) {
     let text = match called {
         Err(failure) => {
@@ -130,7 +130,7 @@ fn check(about: &str, called: Result<ToolOutput, ToolFailure>, must_be_refused: 
 }
 
 #[tokio::test]
-async fn every_tool_answers_arguments_that_are_missing_wrong_huge_or_hostile_with_a_short_text() {
+async fn every_tool_returns_a_short_text_for_missing_wrong_huge_or_hostile_arguments() {
     let (dispatcher, tools) = fixture();
     assert_eq!(tools.len(), 12);
     for tool in tools {

@@ -3,7 +3,7 @@
 //! * [`a2a`]: other agents, and tasks for them.
 //! * [`schedule`]: tasks that agents are reminded of at times that they give.
 //! * [`guides`]: how families of tools are used.
-//! * [`search`]: services and tools by what they say of themselves.
+//! * [`search`]: services and tools by their descriptions.
 //! * [`pipeline`]: lists of calls, where later ones use values of earlier ones.
 //! * [`subagent`]: tasks for other agents, and a whiteboard.
 

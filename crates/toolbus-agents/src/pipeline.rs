@@ -50,7 +50,7 @@ pub struct Pipelines {
 }
 
 impl Pipelines {
-    /// Pipelines whose steps `invoker` runs; `policy` says what the effect of a step's tool is.
+    /// Pipelines whose steps `invoker` runs; `policy` has the effects of their tools.
     #[must_use]
     pub fn new(config: &PipelinesConfig, policy: PolicyHandle, invoker: Arc<dyn Invoker>, clock: Clock) -> Self {
         Self { config: Arc::new(config.clone()), policy, invoker, clock, running: RunningPipelines::default() }
@@ -76,11 +76,11 @@ impl Executor for Pipelines {
     }
 }
 
-/// The calls that run, by whose share of them they are: these calls take no permit, because those within take some.
+/// The running calls, by share: they take no permit, because those within take some.
 #[derive(Clone, Default)]
 struct RunningPipelines(Arc<Mutex<HashMap<Arc<str>, Share>>>);
 
-/// Bytes and places that one share uses.
+/// Calls and bytes that one share uses.
 #[derive(Default)]
 struct Share {
     calls: usize,
@@ -88,7 +88,7 @@ struct Share {
     bytes: usize,
 }
 
-/// One of them, until it is dropped.
+/// A running call, until it is dropped.
 struct RunningPipeline {
     room: ValueRoom,
 }
@@ -110,7 +110,7 @@ struct ValueRoomState {
 enum Taken {
     /// The other values of its call.
     ByThis,
-    /// Those of all calls.
+    /// The values of all calls.
     ByAll,
 }
 

@@ -31,7 +31,7 @@ const MAX_RESULTS: usize = 5;
 /// Longest query, in characters.
 const MAX_QUERY: usize = 1000;
 
-/// Purpose of an MCP server, by its name: in one line, if anything is said of it.
+/// Purpose of an MCP server, by its name: in one line, if it is described.
 pub type Summaries = Arc<dyn Fn(&str) -> Option<String> + Send + Sync>;
 
 /// The cards of the agents that a caller may give tasks to.
@@ -44,7 +44,7 @@ pub struct SearchSources {
     pub summaries: Summaries,
     /// The agents of a caller.
     pub agents: VisibleAgents,
-    /// A number that changes whenever one of the two may say something else.
+    /// A number that changes whenever one of the two may return another text.
     pub version: Arc<dyn Fn() -> u64 + Send + Sync>,
 }
 
@@ -57,7 +57,7 @@ pub struct CallerSearch {
 }
 
 impl CallerSearch {
-    /// Nothing is read before the first search. `policy` says what a caller can use.
+    /// Nothing is read before the first search. `policy` decides which tools a caller can use.
     #[must_use]
     pub fn new(policy: &PolicyHandle, sources: SearchSources) -> Self {
         Self { policy: policy.clone(), sources, indexes: Arc::default() }

@@ -1,7 +1,7 @@
-//! When the value of each share is read by what watches times, so that nothing is read that cannot be due.
+//! Times at which the value of each share is read, so that no share is read before something of it can be due.
 //!
-//! What is new is due [`SharePlan::new`]'s horizon after it began at the earliest. So the shares are listed, and each is
-//! read, once in that time and when something of it is due; however many values there are.
+//! A new entry is due [`SharePlan::new`]'s horizon after it began at the earliest. So the shares are listed, and each
+//! is read, once in that time and when something of it is due; however many values there are.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use crate::share_values::{ShareValueError, ShareValues};
 /// Longest time between two looks at one share.
 const MAX_HORIZON: Duration = Duration::from_secs(60);
 
-/// When each share is read next. All times are seconds since 1970.
+/// Times at which each share is read next, in seconds since 1970.
 #[derive(Debug)]
 pub(crate) struct SharePlan {
     horizon: u64,

@@ -151,7 +151,7 @@ impl ShareValues {
         Err(ShareValueError::Contended(self.namespace, share.to_owned()))
     }
 
-    /// Puts a value in the place of what a share has, whatever that is.
+    /// Replaces the value of a share, whatever it is.
     pub(crate) async fn put<T: Serialize>(&self, share: &str, value: &T) -> Result<(), ShareValueError> {
         let written = self.written(share, value)?;
         Ok(self.store.put(self.namespace, share, written).await?)

@@ -18,7 +18,7 @@ use toolbus_core::{Clock, bus};
 use toolbus_mcp_server::{Backend, BackendCall, CallerListing, Document, Unavailable};
 use toolbus_protocol::{SessionEnd, ToolInvokeRequest, header, message_type, new_message_id, topic};
 
-use crate::calling::{RemoteCall, connected, failed, tell_at_once};
+use crate::calling::{RemoteCall, connected, failed, notify};
 use crate::listing::ListCaches;
 
 /// Time beyond a call's own in which its reply may still arrive.
@@ -29,9 +29,9 @@ const GRACE: Duration = Duration::from_secs(5);
 pub struct BackendSettings {
     /// Topic of calls.
     pub topic: String,
-    /// Who asks, and as what.
+    /// The sender of calls.
     pub sender: Sender,
-    /// Where replies are heard.
+    /// Inbox for replies.
     pub inbox: Inbox,
     /// Longest time for a call.
     pub max_timeout: Duration,
@@ -115,7 +115,7 @@ impl BackendParts {
         self.sender.sign(request)
     }
 
-    /// Returns what repeating the call would do, as far as the daemon has said.
+    /// Returns what repeating the call would do, as far as the daemon has listed it.
     fn effect(&self, call: &BackendCall) -> Effect {
         let list = self.listing.known(call.caller.session.as_ref());
         list.and_then(|list| list.tool(&call.tool).map(|tool| tool.effect)).unwrap_or_default()
@@ -143,7 +143,7 @@ impl Backend for BusBackend {
         .boxed()
     }
 
-    /// None: what servers say about their use does not travel with lists of tools.
+    /// None: instructions of servers do not travel with lists of tools.
     fn documents<'a>(&'a self, _: &'a Caller) -> BoxFuture<'a, Result<Vec<Document>, Unavailable>> {
         ready(Ok(Vec::new())).boxed()
     }
@@ -181,14 +181,14 @@ impl Backend for BusBackend {
         let Some(session) = caller.session.clone() else { return };
         let is_known = self.parts.listing.end(&session);
         if !is_known {
-            // The daemon never heard of it.
+            // The daemon does not know the session.
             return;
         }
         let parts = Arc::clone(&self.parts);
         self.parts.tasks.spawn(async move {
             let end = SessionEnd { session_id: session.as_ref().to_owned() };
             let message = parts.client.tell(topic::TOOL_SESSION_END, message_type::SESSION_END, &end);
-            tell_at_once(&parts.client, &parts.sender.sign(message)).await;
+            notify(&parts.client, &parts.sender.sign(message)).await;
         });
     }
 }

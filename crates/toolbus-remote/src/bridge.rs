@@ -8,7 +8,7 @@ use tokio::task::spawn_blocking;
 use toolbus_client::{ClientError, Expected, Received};
 use toolbus_protocol::{McpGetServiceDetailsResponse, McpToolDefinition, header, message_type};
 
-/// Bridges whose replies to one request are taken: also those count that do not have the server.
+/// Most replies that are read to one request, with those of bridges that do not have the server.
 pub(crate) const MAX_BRIDGES: usize = 64;
 /// Time after the reply of a bridge that has the server in which others are waited for.
 const OTHERS_TIME: Duration = Duration::from_secs(1);
@@ -82,7 +82,11 @@ pub(crate) async fn details(
     })
 }
 
-/// Reads what a bridge says, unless it does not have the server; the reason is for an operator.
+/// Reads a bridge's reply.
+///
+/// # Errors
+///
+/// If the bridge does not have the server; the reason is for an operator.
 async fn read(received: Result<Received, ClientError>, max: usize) -> Result<BridgeReply, String> {
     let received = received.map_err(|error| error.to_string())?;
     if received.body.len() > max {

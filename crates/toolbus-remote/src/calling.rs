@@ -24,14 +24,14 @@ const CONNECT_TIME: Duration = Duration::from_secs(10);
 /// Longest wait for the broker to confirm a call.
 const PUBLISH_TIME: Duration = Duration::from_secs(10);
 /// Longest wait for the broker to confirm a message that has no reply.
-const TELL_TIME: Duration = Duration::from_secs(1);
+const NOTIFY_TIME: Duration = Duration::from_secs(1);
 /// Time after the loss of a connection in which a reply may still arrive.
 const LOSS_TIME: Duration = Duration::from_secs(30);
 /// Time between two requests to cancel: the first may overtake its call.
 const CANCEL_PERIOD: Duration = Duration::from_millis(500);
 /// Requests to cancel.
 const CANCELS: u32 = 4;
-/// Requests to cancel a call whose end no one waits for any more.
+/// Requests to cancel a call whose caller is gone.
 const UNHEARD_CANCELS: u32 = 2;
 
 /// Text on what is known of a call that has no reply.
@@ -43,7 +43,7 @@ pub(crate) struct RemoteCall<'a> {
     pub(crate) client: &'a Client,
     /// The request, signed.
     pub(crate) request: SignedRequest,
-    /// Who asks.
+    /// The sender of the request.
     pub(crate) sender: &'a Sender,
     /// The id of the call in the request.
     pub(crate) id: &'a str,
@@ -53,7 +53,7 @@ pub(crate) struct RemoteCall<'a> {
     pub(crate) effect: Effect,
     /// Where progress is reported.
     pub(crate) progress: Option<ProgressSink>,
-    /// Cancelled when no one waits any more.
+    /// Cancelled when the caller stops waiting.
     pub(crate) cancelled: &'a CancellationToken,
     /// When a reply is not waited for any longer.
     pub(crate) until: Instant,
@@ -76,7 +76,7 @@ impl Drop for CancelOnDrop<'_> {
         let (bus, message) = self.client.outgoing(&cancellation(self.client, self.sender, self.id));
         runtime.spawn(async move {
             for _ in 0..UNHEARD_CANCELS {
-                if !matches!(tokio::time::timeout(TELL_TIME, bus.publish(&message)).await, Ok(Ok(_))) {
+                if !matches!(tokio::time::timeout(NOTIFY_TIME, bus.publish(&message)).await, Ok(Ok(_))) {
                     debug!("the cancellation of a call was not told");
                 }
                 tokio::time::sleep(CANCEL_PERIOD).await;
@@ -104,9 +104,9 @@ pub(crate) async fn connected(
 }
 
 /// Publishes a message that has no reply, if the broker is connected.
-pub(crate) async fn tell_at_once(client: &Client, message: &SignedRequest) {
+pub(crate) async fn notify(client: &Client, message: &SignedRequest) {
     let topic = &message.topic;
-    match tokio::time::timeout(TELL_TIME, client.publish(message)).await {
+    match tokio::time::timeout(NOTIFY_TIME, client.publish(message)).await {
         Ok(Ok(())) => {}
         Ok(Err(error)) => debug!(topic, %error, "not told"),
         Err(_) => debug!(topic, "not told: the broker does not answer"),
@@ -153,7 +153,7 @@ impl RemoteCall<'_> {
         loop {
             tokio::select! {
                 received = expected.received() => {
-                    return answered(received, is_script, self.id, self.effect).map(Some);
+                    return read_reply(received, is_script, self.id, self.effect).map(Some);
                 }
                 () = self.cancelled.cancelled() => return self.cancel(&mut expected, is_script).await.map(Some),
                 () = tokio::time::sleep_until(until.into()) => break,
@@ -163,7 +163,7 @@ impl RemoteCall<'_> {
                 }
             }
         }
-        self.tell_cancelled().await;
+        self.request_cancel().await;
         if is_lost {
             let text = match is_unconfirmed {
                 true => "The broker did not confirm the request, and no answer has come since.",
@@ -174,7 +174,7 @@ impl RemoteCall<'_> {
         Ok(None)
     }
 
-    /// Publishes the call. Whether it is not known if the broker has it.
+    /// Publishes the call. Returns whether it is unknown if the broker has it.
     async fn sent(&self) -> Result<bool, ToolFailure> {
         let patience = self.until.saturating_duration_since(Clock::SYSTEM.now()).min(PUBLISH_TIME);
         match tokio::time::timeout(patience, self.client.publish(&self.request)).await {
@@ -187,19 +187,19 @@ impl RemoteCall<'_> {
         }
     }
 
-    /// Has the call cancelled, and waits a moment for what is said of that.
+    /// Requests the call's cancellation, and waits a moment for its reply.
     async fn cancel(&self, expected: &mut Expected, is_script: bool) -> Result<ToolOutput, ToolFailure> {
         for _ in 0..CANCELS {
-            self.tell_cancelled().await;
+            self.request_cancel().await;
             if let Ok(received) = tokio::time::timeout(CANCEL_PERIOD, expected.received()).await {
-                return answered(received, is_script, self.id, self.effect);
+                return read_reply(received, is_script, self.id, self.effect);
             }
         }
         Err(failed(Cause::Cancelled, "The call was cancelled.", self.effect))
     }
 
-    async fn tell_cancelled(&self) {
-        tell_at_once(self.client, &cancellation(self.client, self.sender, self.id)).await;
+    async fn request_cancel(&self) {
+        notify(self.client, &cancellation(self.client, self.sender, self.id)).await;
     }
 }
 
@@ -211,7 +211,7 @@ pub(crate) async fn lost(state: &mut watch::Receiver<BusState>, before: u64) {
     }
 }
 
-fn answered(
+fn read_reply(
     received: Result<Received, ClientError>,
     is_script: bool,
     id: &str,
@@ -239,15 +239,15 @@ fn answered(
 fn script_ended(response: ScriptInvokeResponse) -> Result<ToolOutput, ToolFailure> {
     let is_success = response.is_success();
     let ScriptInvokeResponse { tool_call_id: _, output, stderr, exit_code, elapsed_ms } = response;
-    let says = |text: &Option<String>| text.clone().filter(|text| !text.is_empty());
-    // By these words the peers know one that did not end in time.
+    let non_empty = |text: &Option<String>| text.clone().filter(|text| !text.is_empty());
+    // Peers recognise a timeout by these words.
     let is_late = |text: &String| text.to_ascii_lowercase().contains("timed out");
     if exit_code == ScriptInvokeResponse::NOT_RUN
-        && let Some(text) = says(&stderr).filter(is_late)
+        && let Some(text) = non_empty(&stderr).filter(is_late)
     {
         return Err(ToolFailure::new(Cause::DeadlineExceeded, text));
     }
-    let written = if is_success { says(&output) } else { says(&output).or_else(|| says(&stderr)) };
+    let written = if is_success { non_empty(&output) } else { non_empty(&output).or_else(|| non_empty(&stderr)) };
     let written = written.unwrap_or_else(|| "(no output)".to_owned());
     let result = match is_success {
         true => ToolOutput::text(written),
@@ -265,17 +265,17 @@ pub(crate) fn sentence(error: &impl Display) -> String {
 
 /// A failure of a call that may have run.
 pub(crate) fn failed(cause: Cause, text: &str, effect: Effect) -> ToolFailure {
-    let told = verdict(cause, effect, true);
-    let text = match told.outcome {
+    let verdict = verdict(cause, effect, true);
+    let text = match verdict.outcome {
         Some(Outcome::Unknown) => format!("{text} {OUTCOME_UNKNOWN}"),
         _ => text.to_owned(),
     };
-    ToolFailure { verdict: Some(told), ..ToolFailure::new(cause, text) }
+    ToolFailure { verdict: Some(verdict), ..ToolFailure::new(cause, text) }
 }
 
 /// A failure of a call that the daemon never got.
 fn not_sent(error: &ClientError, is_retryable: bool) -> ToolFailure {
-    let told = Verdict { code: Code::ExecutionFailed, is_retryable, outcome: Some(Outcome::NotStarted) };
+    let verdict = Verdict { code: Code::ExecutionFailed, is_retryable, outcome: Some(Outcome::NotStarted) };
     let text = format!("The call was not made: {}", sentence(error));
-    ToolFailure { verdict: Some(told), ..ToolFailure::new(Cause::ConnectFailed, text) }
+    ToolFailure { verdict: Some(verdict), ..ToolFailure::new(Cause::ConnectFailed, text) }
 }

@@ -1,4 +1,4 @@
-//! List that another daemon gives to this one: asked for, and asked for again whenever it may have changed.
+//! List that another daemon gives to this one: requested, and requested again whenever it may have changed.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -35,20 +35,20 @@ const MAX_LIST: usize = 16 * 1024 * 1024;
 /// Longest digest of a list that is sent back, in bytes.
 const MAX_VERSION: usize = 256;
 
-/// Follows what the daemons that take calls from one topic list for this daemon, or what bridges say of an MCP server.
+/// Follows the lists of the daemons that take calls from one topic, or of the bridges that have an MCP server.
 pub struct RemoteFollower {
     daemons: RemoteDaemons,
     question: ListQuestion,
-    /// The provider whose lists count; absent: any program that is asked.
+    /// The provider whose lists count; absent: any program.
     provider: Option<AgentName>,
     version: Option<String>,
     /// Time for which the next reply counts.
     patience: Duration,
     /// A reply that is late, and until when it counts.
     late: Option<(Expected, Instant)>,
-    /// When the daemon was asked last, and when the caller was told last.
-    asked: Option<Instant>,
-    told: Option<Instant>,
+    /// Time of the last request to the daemon, and of the last report to the caller.
+    requested_at: Option<Instant>,
+    reported_at: Option<Instant>,
     is_away: bool,
     /// Why a bridge does not have the server.
     problem: Option<String>,
@@ -69,7 +69,7 @@ pub enum RemoteNews {
 /// List that a daemon gives.
 #[derive(Debug)]
 pub struct RemoteListing {
-    /// As whom this daemon asked, by the other one's account.
+    /// Name of this daemon, as the other one knows it.
     pub agent: String,
     /// The tools, as an MCP server lists them; as they came.
     pub tools: Vec<Value>,
@@ -81,15 +81,15 @@ pub struct RemoteListing {
     pub rivals: Vec<String>,
 }
 
-/// Question that is asked.
+/// List that is requested.
 enum ListQuestion {
     /// The tools of a daemon, on this topic.
     Tools(String),
-    /// Those of this MCP server.
+    /// The tools of this MCP server.
     Server(Arc<str>),
 }
 
-/// Reply to a question.
+/// Reply to a request for a list.
 enum ListReply {
     Tools(Received),
     Server(ServerDetails),
@@ -103,12 +103,12 @@ enum ListError {
     /// No program takes the requests of a provider.
     #[error("no queue takes topic `{topic}`: is the program running, as the agent `{provider}`?")]
     NoProvider { topic: String, provider: AgentName },
-    /// Another sender replied in the place of a provider.
+    /// A sender other than the provider replied.
     #[error("a reply came from {sender}, which is not the agent `{provider}`, and does not count: see `identity`")]
     OtherSender { sender: String, provider: AgentName },
 }
 
-/// Reasons to ask again.
+/// Reasons for another request.
 struct RefreshReasons {
     news: watch::Receiver<u64>,
     refusals: watch::Receiver<u64>,
@@ -117,7 +117,7 @@ struct RefreshReasons {
 }
 
 impl RemoteDaemons {
-    /// Follows the daemons that take calls from `topic`; `None` if there is no topic on which they alone are asked for lists.
+    /// Follows the daemons that take calls from `topic`; `None` if they have no topic of their own for lists.
     #[must_use]
     pub fn follow(&self, topic: &str) -> Option<RemoteFollower> {
         Some(self.following(ListQuestion::Tools(topic::control_of(topic::TOOL_LIST, topic)?), None))
@@ -147,8 +147,8 @@ impl RemoteDaemons {
             version: None,
             patience: LIST_TIME,
             late: None,
-            asked: None,
-            told: None,
+            requested_at: None,
+            reported_at: None,
             is_away: false,
             problem: None,
             changes,
@@ -157,26 +157,26 @@ impl RemoteDaemons {
 }
 
 impl RemoteFollower {
-    /// Waits until there is something to tell. The first time, the daemon is asked at once.
+    /// Waits until there is something to report. The first call queries the daemon at once.
     pub async fn next(&mut self) -> RemoteNews {
         let reply = match self.late().await {
             Some(reply) => Ok(reply),
             None => {
                 self.due().await;
-                self.ask().await
+                self.request_list().await
             }
         };
         let news = match reply {
             Ok(reply) => self.read(reply).await,
             Err(error) => Err(error),
         };
-        self.told = Some(Clock::SYSTEM.now());
+        self.reported_at = Some(Clock::SYSTEM.now());
         self.is_away = news.is_err();
         let problem = self.problem.take();
         news.unwrap_or_else(|error| RemoteNews::Away(problem.unwrap_or_else(|| reason(&error))))
     }
 
-    /// The reply to the last request, if it comes before there is a reason to ask again.
+    /// The reply to the last request, if it comes before there is a reason for another request.
     async fn late(&mut self) -> Option<ListReply> {
         let (mut expected, until) = self.late.take()?;
         tokio::select! {
@@ -186,28 +186,28 @@ impl RemoteFollower {
         }
     }
 
-    /// Waits until there is a reason to ask.
+    /// Waits until there is a reason for a request.
     async fn due(&mut self) {
-        let Some(asked) = self.asked else { return };
-        // A list that takes long to sort out is not asked for all the time.
-        let busy = self.told.map_or(Duration::ZERO, |told| Clock::SYSTEM.since(told)) * 4;
+        let Some(requested_at) = self.requested_at else { return };
+        // A list that takes long to process is requested less often.
+        let busy = self.reported_at.map_or(Duration::ZERO, |at| Clock::SYSTEM.since(at)) * 4;
         let period = if self.is_away { RETRY_PERIOD } else { LOOK_PERIOD };
         tokio::select! {
-            () = tokio::time::sleep_until((asked + period).into()) => {}
+            () = tokio::time::sleep_until((requested_at + period).into()) => {}
             () = self.changes.any() => {}
         }
-        tokio::time::sleep_until((asked + MIN_PERIOD.max(busy)).into()).await;
+        tokio::time::sleep_until((requested_at + MIN_PERIOD.max(busy)).into()).await;
     }
 
-    async fn ask(&mut self) -> Result<ListReply, ListError> {
+    async fn request_list(&mut self) -> Result<ListReply, ListError> {
         let daemons = self.daemons.clone();
         let client = daemons.client();
         self.changes.mark_seen();
-        self.asked = Some(Clock::SYSTEM.now());
+        self.requested_at = Some(Clock::SYSTEM.now());
         client.ready(LIST_TIME).await?;
         self.changes.mark_seen();
         let now = Clock::SYSTEM.now();
-        self.asked = Some(now);
+        self.requested_at = Some(now);
         let mut request = match &self.question {
             ListQuestion::Tools(topic) => {
                 let if_version = self.version.clone();
@@ -307,12 +307,12 @@ impl RefreshReasons {
     }
 }
 
-/// Asks the bridges to announce a server, once with each connection to the broker: they then list its tools again, and one
-/// of RockBot's that could not reach the server tries to.
+/// Requests the bridges to announce a server, once with each connection to the broker: they then list its tools again,
+/// and one of RockBot's that could not reach the server tries to.
 async fn refresh(daemons: &RemoteDaemons, server: &Arc<str>) {
     let client = daemons.client();
     let connection = client.state().borrow().reconnects;
-    if daemons.was_asked_for(server, connection) {
+    if daemons.is_refreshed(server, connection) {
         return;
     }
     let body = McpMetadataRefreshRequest { server_name: Some(server.as_ref().to_owned()) };
@@ -326,7 +326,7 @@ async fn refresh(daemons: &RemoteDaemons, server: &Arc<str>) {
         }
         Ok(()) => {}
     }
-    daemons.note_asked_for(server, connection);
+    daemons.note_refreshed(server, connection);
 }
 
 async fn reply(

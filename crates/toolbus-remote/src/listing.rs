@@ -1,4 +1,4 @@
-//! Tools that the agent may use, as the daemon last said, and asking for them.
+//! Tools that the agent may use, as the daemon last listed them, and the requests for them.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use tracing::{info, warn};
 
 use crate::calling::{lost, sentence};
 
-/// Time for which a list counts without asking again. The daemon tells of changes.
+/// Time for which a list counts without another request. The daemon announces changes.
 const FRESH: Duration = Duration::from_secs(5);
 /// Time between two checks whether a list has changed without an announcement: a daemon may have been replaced.
 const LOOK_PERIOD: Duration = Duration::from_secs(60);
@@ -34,8 +34,8 @@ pub(crate) struct ListCaches {
     sender: Sender,
     clock: Clock,
     known: Mutex<HashMap<Arc<str>, Option<CachedList>>>,
-    /// Held while the daemon is asked.
-    asking: tokio::sync::Mutex<()>,
+    /// Held while the daemon is queried.
+    querying: tokio::sync::Mutex<()>,
     /// When a reply was last missing, and why.
     failed: Mutex<Option<(Instant, Unavailable)>>,
     changes: watch::Sender<u64>,
@@ -49,7 +49,7 @@ pub(crate) struct CachedList {
     pub(crate) version: String,
     /// The tools, sorted by name.
     pub(crate) tools: Arc<[ListedTool]>,
-    asked: Instant,
+    queried_at: Instant,
 }
 
 impl CachedList {
@@ -67,7 +67,7 @@ impl ListCaches {
             client,
             sender,
             known: Mutex::default(),
-            asking: tokio::sync::Mutex::default(),
+            querying: tokio::sync::Mutex::default(),
             failed: Mutex::default(),
             changes: watch::Sender::new(0),
             begun: Notify::new(),
@@ -80,7 +80,7 @@ impl ListCaches {
         self.begun.notify_one();
     }
 
-    /// A session is over. Whether the daemon was ever reached for it.
+    /// A session is over. Returns whether the daemon was ever reached for it.
     pub(crate) fn end(&self, session: &Arc<str>) -> bool {
         self.lock().remove(session).flatten().is_some()
     }
@@ -95,7 +95,7 @@ impl ListCaches {
     }
 
     fn fresh(&self, session: &Arc<str>) -> Option<CachedList> {
-        self.known(Some(session)).filter(|list| self.clock.since(list.asked) < FRESH)
+        self.known(Some(session)).filter(|list| self.clock.since(list.queried_at) < FRESH)
     }
 
     fn sessions(&self) -> Vec<Arc<str>> {
@@ -142,7 +142,7 @@ impl ListCaches {
         let Some(session) = session else { return Err(Unavailable("A caller without a session has no list.".into())) };
         let error = match self.fresh(session) {
             Some(list) => return Ok(list),
-            None => match self.ask(session, false).await {
+            None => match self.query(session, false).await {
                 Ok(list) => return Ok(list),
                 Err(error) => error,
             },
@@ -166,24 +166,24 @@ impl ListCaches {
             }
             losses = state.borrow_and_update().reconnects;
             for session in self.sessions() {
-                let _ = self.ask(&session, true).await;
+                let _ = self.query(&session, true).await;
             }
         }
     }
 
     /// Queries the daemon, unless another task has just done so; with `anew`, also if that one got a reply.
-    async fn ask(&self, session: &Arc<str>, anew: bool) -> Result<CachedList, Unavailable> {
+    async fn query(&self, session: &Arc<str>, anew: bool) -> Result<CachedList, Unavailable> {
         if let Some(error) = self.failed() {
             return Err(error);
         }
-        let _asking = self.asking.lock().await;
+        let _querying = self.querying.lock().await;
         if let Some(error) = self.failed() {
             return Err(error);
         }
         if let Some(list) = self.fresh(session).filter(|_| !anew) {
             return Ok(list);
         }
-        let error = match self.asked(session).await {
+        let error = match self.fetch(session).await {
             Ok(Ok(list)) => {
                 self.learn(session, &list);
                 self.recover();
@@ -192,14 +192,14 @@ impl ListCaches {
             Ok(Err(refused)) => Unavailable(refused.message),
             Err(error) => unavailable(&error),
         };
-        // Said once, and again when the reason changes.
+        // Logged once, and again when the reason changes.
         if self.fail(&error) {
             warn!(reason = error.0, "the tools cannot be listed");
         }
         Err(error)
     }
 
-    async fn asked(&self, session: &Arc<str>) -> Result<Result<CachedList, ToolError>, ClientError> {
+    async fn fetch(&self, session: &Arc<str>) -> Result<Result<CachedList, ToolError>, ClientError> {
         let begun = self.clock.now();
         // Its own limit, so that what keeps the broker away is reported, and not that a reply is missing.
         self.client.ready(LIST_TIME).await?;
@@ -210,7 +210,7 @@ impl ListCaches {
             if_version: before.as_ref().map(|list| list.version.clone()),
             ..ToolListRequest::default()
         };
-        let asked = self.clock.now();
+        let queried_at = self.clock.now();
         let request = self.client.ask(&self.client.control(topic::TOOL_LIST), message_type::TOOL_LIST_REQUEST, &body);
         let left = LIST_TIME.saturating_sub(self.clock.since(begun));
         let received = self.client.exchange(&self.sender.sign(request), left).await?;
@@ -220,15 +220,15 @@ impl ListCaches {
             Err(error) => return Err(error),
         };
         if let Some(before) = before.filter(|before| response.not_modified && before.version == response.version) {
-            return Ok(Ok(CachedList { asked, ..before }));
+            return Ok(Ok(CachedList { queried_at, ..before }));
         }
-        self.tell_operator(&response);
+        self.log_list(&response);
         let mut tools: Vec<ListedTool> = response.tools.iter().filter_map(definition).collect();
         tools.sort_by(|a, b| a.name.cmp(&b.name));
-        Ok(Ok(CachedList { version: response.version, tools: tools.into(), asked }))
+        Ok(Ok(CachedList { version: response.version, tools: tools.into(), queried_at }))
     }
 
-    fn tell_operator(&self, response: &ToolListResponse) {
+    fn log_list(&self, response: &ToolListResponse) {
         info!(agent = response.agent, tools = response.tools.len(), "the tools were listed");
         if let Some(notice) = &response.notice {
             warn!(agent = response.agent, notice, "there are no tools for this agent");
@@ -274,7 +274,7 @@ fn definition(tool: &Value) -> Option<ListedTool> {
     })
 }
 
-/// Returns what the hints say about repeating a call; [`Effect::Undeclared`] without them.
+/// Returns the effect that the hints declare; [`Effect::Undeclared`] without them.
 fn effect(tool: &Value) -> Effect {
     let hint = |name: &str| tool.get("annotations").and_then(|hints| hints.get(name)).and_then(Value::as_bool);
     match (hint("readOnlyHint"), hint("idempotentHint")) {
@@ -310,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_name_is_no_tool() {
+    fn a_definition_without_a_name_is_no_tool() {
         for tool in [json!({}), json!({"name": ""}), json!({"name": 7}), json!([])] {
             assert_eq!(definition(&tool), None, "{tool}");
         }

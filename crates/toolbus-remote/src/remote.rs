@@ -16,10 +16,10 @@ use toolbus_protocol::{Envelope, Properties, ToolInvokeRequest, header, new_mess
 
 use crate::calling::{RemoteCall, connected};
 
-/// The other daemon ends a call so much earlier than this one, at the most, so that its reply is the one that is told.
+/// The other daemon ends a call so much earlier than this one, at the most, so that its reply arrives in time.
 const MAX_MARGIN: Duration = Duration::from_millis(250);
 
-/// Makes calls at other daemons. All of them are answered on one queue, which is opened by the first. Cheap to clone.
+/// Makes calls at other daemons. All replies come to one queue, which the first call opens. Cheap to clone.
 #[derive(Clone)]
 pub struct RemoteDaemons {
     parts: Arc<RemoteParts>,
@@ -34,8 +34,8 @@ struct RemoteParts {
     client: OnceLock<Client>,
     /// Counts calls that other daemons refused although the definitions here allowed them.
     refused: watch::Sender<u64>,
-    /// MCP servers that bridges were asked to announce, each with the number of the connection to the broker.
-    asked: Mutex<HashMap<Arc<str>, u64>>,
+    /// MCP servers whose announcement was requested, each with the number of the connection to the broker.
+    refreshed: Mutex<HashMap<Arc<str>, u64>>,
 }
 
 /// Runs one tool of another daemon.
@@ -64,8 +64,8 @@ enum RemoteProgram {
 pub struct BridgedServer {
     /// The server.
     pub server: Arc<str>,
-    /// The bridge whose replies count, by its `rb-source`; absent: the one without. Each bridge of the bus answers
-    /// each call.
+    /// The bridge whose replies count, by its `rb-source`; absent: the one without. Each bridge of the bus replies
+    /// to each call.
     pub bridge: Option<Arc<str>>,
 }
 
@@ -75,8 +75,8 @@ impl RemoteDaemons {
     #[must_use]
     pub fn new(bus: Arc<dyn Bus>, name: String, login: Option<String>, identity: Identity, max_reply: usize) -> Self {
         let (identity, client) = (Mutex::new(Arc::new(identity)), OnceLock::new());
-        let (refused, asked) = (watch::Sender::new(0), Mutex::default());
-        Self { parts: Arc::new(RemoteParts { bus, name, login, identity, max_reply, client, refused, asked }) }
+        let (refused, refreshed) = (watch::Sender::new(0), Mutex::default());
+        Self { parts: Arc::new(RemoteParts { bus, name, login, identity, max_reply, client, refused, refreshed }) }
     }
 
     /// Knows the senders of replies to later requests by these rules.
@@ -101,7 +101,7 @@ impl RemoteDaemons {
         self.parts.client.get_or_init(|| Client::start(Arc::clone(bus), "", inbox()))
     }
 
-    /// The replies of a provider, told from those of others as callers are.
+    /// Check that a reply comes from a provider, which is identified as callers are.
     pub(crate) fn reply_of(&self, provider: AgentName) -> SenderCheck {
         let identity = Arc::clone(&self.parts.identity.lock());
         Arc::new(move |properties| is_of_agent(properties, &provider, &identity))
@@ -116,23 +116,23 @@ impl RemoteDaemons {
         self.parts.refused.subscribe()
     }
 
-    /// Whether bridges were asked to announce an MCP server over this connection to the broker.
-    pub(crate) fn was_asked_for(&self, server: &Arc<str>, connection: u64) -> bool {
-        self.parts.asked.lock().get(server) == Some(&connection)
+    /// Whether an announcement of an MCP server was requested over this connection to the broker.
+    pub(crate) fn is_refreshed(&self, server: &Arc<str>, connection: u64) -> bool {
+        self.parts.refreshed.lock().get(server) == Some(&connection)
     }
 
-    pub(crate) fn note_asked_for(&self, server: &Arc<str>, connection: u64) {
-        self.parts.asked.lock().insert(Arc::clone(server), connection);
+    pub(crate) fn note_refreshed(&self, server: &Arc<str>, connection: u64) {
+        self.parts.refreshed.lock().insert(Arc::clone(server), connection);
     }
 
-    /// The daemon itself, as it asks others: an agent of its name, if that is the name of one.
+    /// The daemon itself as a sender: an agent of its name, if that is the name of one.
     pub(crate) fn itself(&self) -> Sender {
         let RemoteParts { name, login, .. } = &*self.parts;
         let agent = AgentName::parse(name).ok();
         Sender { agent, unknown: Some(name.clone()), login: login.clone(), ..Sender::default() }
     }
 
-    /// Who asks, as the other daemon is told.
+    /// The sender of a call, as the other daemon sees it.
     pub(crate) fn sender(&self, caller: &Caller) -> Sender {
         let text = |text: &Option<Arc<str>>| text.as_deref().map(str::to_owned);
         Sender {
@@ -263,7 +263,7 @@ impl Executor for RemoteTool {
         connected(client, &call.cancelled, call.deadline).await.map_err(|failure| self.failed(failure))?;
         let (id, sender) = (new_message_id(), self.daemons.sender(&call.caller));
         let mut request = self.request(client, &sender, &call, &id, hops);
-        // What waits for a program that is away is not run when no one waits for it any more.
+        // A request that waits for an absent program expires with its call.
         if !matches!(self.program, RemoteProgram::Daemon) {
             request = request.expiring(call.deadline.saturating_duration_since(Clock::SYSTEM.now()));
         }

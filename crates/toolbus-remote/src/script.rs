@@ -14,9 +14,9 @@ use crate::RemoteDaemons;
 use crate::calling::{RemoteCall, connected};
 use crate::remote::{next_hop, unreachable};
 
-/// Seconds of a script that asks for none.
+/// Seconds of a script without `timeout_seconds`.
 const DEFAULT_SECONDS: u64 = 30;
-/// Most seconds that a script may ask for, as RockBot's agents limit it.
+/// Most seconds of a script, as RockBot's agents limit it.
 pub const MAX_SCRIPT_SECONDS: u64 = 300;
 /// Time beyond the script's in which its reply may arrive, as RockBot's agents wait.
 pub const SCRIPT_GRACE: Duration = Duration::from_secs(10);

@@ -22,7 +22,7 @@ use toolbus_sandbox::{Job, Level, Plan, Probed, Sandbox};
 pub use self::check::CommandError;
 pub(crate) use self::check::paths;
 pub use self::config::{CommandConfig, Output, Stdin};
-use self::executor::CommandPlace;
+use self::executor::CommandConfinement;
 pub use self::template::TemplateError;
 use crate::runner::sandbox::{StartError, log_layers, reached};
 use crate::system;
@@ -44,8 +44,8 @@ const PROBE_TIME: Duration = Duration::from_secs(10);
 /// If the section is mistaken, the program is missing, or `sandbox` is none and the command wants one.
 pub fn tool(config: &CommandConfig, sandbox: Option<&Sandbox>) -> Result<Tool, CommandError> {
     let (descriptor, command) = check::command(config, sandbox, std::env::vars_os())?;
-    match command.place {
-        CommandPlace::Nowhere => Err(CommandError::NoSandbox),
+    match command.confinement {
+        CommandConfinement::Nowhere => Err(CommandError::NoSandbox),
         _ => Ok(Tool::new(descriptor, command)),
     }
 }

@@ -15,9 +15,9 @@ use crate::environment::{self, ProgramError};
 use crate::system;
 use crate::unconfined::{self, UnconfinedRun};
 
-/// Time that an interpreter has to say what it is.
+/// Time that an interpreter has to report its version and paths.
 const TIME: Duration = Duration::from_secs(10);
-/// Bytes that it may say.
+/// Largest report, in bytes.
 const MOST: u64 = 16 * 1024;
 /// The oldest version that runs scripts.
 const OLDEST: (u32, u32) = (3, 9);
@@ -64,7 +64,7 @@ pub enum InterpreterError {
     System {
         /// Command that was to be run.
         command: String,
-        /// Why it was not.
+        /// The system's error.
         error: io::Error,
     },
     /// The program prints nothing, or is no Python.
@@ -111,7 +111,7 @@ impl Interpreter {
     pub async fn find(command: &str) -> Result<Self, InterpreterError> {
         let env = environment(std::env::vars_os());
         let cwd = std::env::current_dir().unwrap_or_else(|_| PathBuf::from("/"));
-        Self::ask(command, &cwd, &env, TIME).await
+        Self::query(command, &cwd, &env, TIME).await
     }
 
     /// Checks that a command names a program, without running it.
@@ -124,7 +124,7 @@ impl Interpreter {
         environment::find(command, &cwd, &environment(std::env::vars_os())).map(drop)
     }
 
-    async fn ask(
+    async fn query(
         command: &str,
         cwd: &Path,
         env: &BTreeMap<OsString, OsString>,
@@ -171,18 +171,18 @@ fn environment(daemon: impl IntoIterator<Item = (OsString, OsString)>) -> BTreeM
 fn read(stdout: &[u8], command: String) -> Result<Interpreter, InterpreterError> {
     let text = String::from_utf8_lossy(stdout);
     let line = text.lines().next_back().unwrap_or_default();
-    let Some(said) = serde_json::from_str::<InterpreterInfo>(line).ok().filter(|said| said.executable.is_absolute())
+    let Some(info) = serde_json::from_str::<InterpreterInfo>(line).ok().filter(|info| info.executable.is_absolute())
     else {
         return Err(InterpreterError::NotPython(command));
     };
-    let version = said.version.iter().map(u32::to_string).collect::<Vec<_>>().join(".");
-    let is_new = matches!(said.version.as_slice(), [major, minor, ..] if (*major, *minor) >= OLDEST);
+    let version = info.version.iter().map(u32::to_string).collect::<Vec<_>>().join(".");
+    let is_new = matches!(info.version.as_slice(), [major, minor, ..] if (*major, *minor) >= OLDEST);
     if !is_new {
         return Err(InterpreterError::TooOld { command, version });
     }
-    let program = if is_virtual(&said.executable) { said.executable.clone() } else { said.real.clone() };
-    let read = needed(&program, &said.library, &said.prefixes);
-    Ok(Interpreter { program, read, version, abi: said.abi })
+    let program = if is_virtual(&info.executable) { info.executable.clone() } else { info.real.clone() };
+    let read = needed(&program, &info.library, &info.prefixes);
+    Ok(Interpreter { program, read, version, abi: info.abi })
 }
 
 /// The last line that is not empty, shortened.
@@ -230,18 +230,18 @@ mod tests {
             Self(folder)
         }
 
-        async fn ask(&self, time: Duration) -> Result<Interpreter, InterpreterError> {
+        async fn query(&self, time: Duration) -> Result<Interpreter, InterpreterError> {
             let env = environment(std::env::vars_os());
-            Interpreter::ask("./python", self.0.path(), &env, time).await
+            Interpreter::query("./python", self.0.path(), &env, time).await
         }
 
         async fn refused(&self) -> String {
-            self.ask(Duration::from_secs(60)).await.unwrap_err().to_string()
+            self.query(Duration::from_secs(60)).await.unwrap_err().to_string()
         }
     }
 
     /// Report of a Python of that version.
-    fn saying(version: &str) -> String {
+    fn reporting(version: &str) -> String {
         format!(
             r#"echo '{{"executable":"/usr/bin/env","real":"/usr/bin/env","prefixes":["/usr"],"library":"/usr/lib","version":[{version}],"abi":"x"}}'"#
         )
@@ -256,7 +256,7 @@ mod tests {
         assert!(direct.read.iter().any(|path| direct.program.starts_with(path)), "{direct:?}");
 
         let shim = Shim::new("echo choosing\nexec python3 \"$@\"");
-        assert_eq!(shim.ask(Duration::from_secs(60)).await.unwrap(), direct);
+        assert_eq!(shim.query(Duration::from_secs(60)).await.unwrap(), direct);
     }
 
     #[tokio::test]
@@ -275,16 +275,16 @@ mod tests {
     #[tokio::test]
     async fn a_version_that_is_too_old_is_named() {
         assert_eq!(
-            Shim::new(&saying("3,8,18")).refused().await,
+            Shim::new(&reporting("3,8,18")).refused().await,
             "program './python' is Python 3.8.18; scripts need 3.9 or newer"
         );
         for version in ["3,9,0", "3,13,1", "4,0,0"] {
-            assert!(Shim::new(&saying(version)).ask(Duration::from_secs(60)).await.is_ok(), "{version}");
+            assert!(Shim::new(&reporting(version)).query(Duration::from_secs(60)).await.is_ok(), "{version}");
         }
     }
 
     #[tokio::test]
-    async fn what_is_no_python_is_refused_in_words_that_say_why() {
+    async fn a_program_that_is_no_python_is_refused_with_the_reason() {
         let table = [
             ("echo hello", "program './python' does not answer as a Python does"),
             ("true", "program './python' does not answer as a Python does"),
@@ -304,8 +304,8 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn one_that_does_not_end_is_ended() {
-        let error = Shim::new("sleep 1000").ask(Duration::from_millis(200)).await.unwrap_err();
+    async fn an_interpreter_that_does_not_end_is_ended() {
+        let error = Shim::new("sleep 1000").query(Duration::from_millis(200)).await.unwrap_err();
         assert_eq!(error.to_string(), "program './python' did not say which Python it is within 10 s");
     }
 

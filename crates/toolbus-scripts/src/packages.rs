@@ -43,7 +43,7 @@ pub trait Installer: Send + Sync + 'static {
 /// Why there is no such folder.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PackageError {
-    /// One of them may not be installed. The text is for the caller.
+    /// A package is not allowed. The text is for the caller.
     #[error("{0}")]
     Refused(String),
     /// pip ended with an error.

@@ -25,7 +25,7 @@ struct LineState {
     /// Whether the program has reported its progress itself.
     has_own: bool,
     /// The greatest progress that was reported.
-    told: f64,
+    greatest: f64,
 }
 
 /// A line that a program writes on its progress.
@@ -76,7 +76,7 @@ impl LineState {
         let message = String::from_utf8_lossy(&last?).trim_end().to_owned();
         #[expect(clippy::cast_precision_loss, reason = "no script writes as many lines")]
         let progress = self.lines as f64;
-        self.told = progress;
+        self.greatest = progress;
         (!message.is_empty()).then_some(Progress { progress, total: None, message: Some(message) })
     }
 
@@ -84,9 +84,9 @@ impl LineState {
     /// is left out.
     fn own(&mut self, line: &str) -> Option<Progress> {
         let OwnReport { progress, total, message } = serde_json::from_str(line).ok()?;
-        (self.has_own, self.told) = (true, progress.max(self.told));
-        let total = total.filter(|total| *total >= self.told);
-        Some(Progress { progress: self.told, total, message })
+        (self.has_own, self.greatest) = (true, progress.max(self.greatest));
+        let total = total.filter(|total| *total >= self.greatest);
+        Some(Progress { progress: self.greatest, total, message })
     }
 }
 
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_program_reports_itself_takes_the_place_of_its_lines() {
+    fn reports_of_a_program_replace_its_lines() {
         let own = |line| Written::Progress(line);
         let reports = reported(&[
             Written::Stdout(b"begun\n"),

@@ -1,4 +1,4 @@
-//! Whose turn it is to run.
+//! Fair queue of runs.
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
@@ -33,7 +33,7 @@ pub enum QueueError {
     /// Too many wait already.
     #[error("too many are waiting")]
     Full,
-    /// None came in time.
+    /// No turn came in time.
     #[error("no turn came in time")]
     TooLate,
 }
@@ -56,14 +56,14 @@ impl FairQueue {
         Self { state: Arc::new(Mutex::new(QueueState::new(bounds))) }
     }
 
-    /// Waits for a turn of `owner`, at most until `deadline`. Dropping the future gives the place up.
+    /// Waits for a turn of `owner`, at most until `deadline`. Dropping the future leaves the queue.
     ///
     /// # Errors
     ///
     /// If as many wait as may, or the deadline passes.
     pub async fn acquire(&self, owner: &Arc<str>, deadline: Instant) -> Result<Turn, QueueError> {
         let (given, turn) = oneshot::channel();
-        let place = {
+        let position = {
             let mut state = self.state.lock();
             if state.begin_at_once(owner) {
                 drop(state);
@@ -74,7 +74,7 @@ impl FairQueue {
         };
         // A turn that was given when this is dropped is dropped with `turn`, and goes to the next.
         let turn = tokio::time::timeout_at(deadline.into(), turn).await;
-        drop(place);
+        drop(position);
         match turn {
             Ok(Ok(turn)) => Ok(turn),
             _ => Err(QueueError::TooLate),
@@ -97,7 +97,7 @@ impl FairQueue {
         Turn { queue: self.clone(), owner, is_void: false }
     }
 
-    /// Ends the run of `owner`, and gives its place to the next waiting caller.
+    /// Ends the run of `owner`, and gives its slot to the next waiting caller.
     fn end(&self, owner: &str) {
         let mut ended = Some(Arc::<str>::from(owner));
         while let Some(owner) = ended.take() {
@@ -121,7 +121,7 @@ impl Drop for Turn {
     }
 }
 
-/// A place in the queue.
+/// A position in the queue.
 struct QueuePosition<'a> {
     queue: &'a FairQueue,
     owner: &'a str,
@@ -149,9 +149,9 @@ impl fmt::Debug for Turn {
 /// Running and waiting callers. `T` notifies a waiting caller of its turn.
 struct QueueState<T> {
     bounds: Bounds,
-    /// Those of whom any run or wait.
+    /// Owners with runs, running or waiting.
     owners: HashMap<Arc<str>, OwnerQueue<T>>,
-    /// Those of whom any wait, in turn.
+    /// Owners with waiting runs, in turn.
     in_turn: VecDeque<Arc<str>>,
     running: usize,
     waiting: usize,
@@ -193,22 +193,22 @@ impl<T> QueueState<T> {
         is_free
     }
 
-    /// Takes a place in the queue, and returns its number; `None` if the queue is full.
-    fn wait(&mut self, owner: &Arc<str>, told: T) -> Option<u64> {
+    /// Takes a position in the queue, and returns its number; `None` if the queue is full.
+    fn wait(&mut self, owner: &Arc<str>, sender: T) -> Option<u64> {
         let waiting_of_owner = self.owners.get(owner).map_or(0, |owner| owner.waiting.len());
         if waiting_of_owner >= self.bounds.waiting_per_owner || self.waiting >= self.bounds.waiting {
             return None;
         }
         self.numbers += 1;
         self.waiting += 1;
-        self.owners.entry(Arc::clone(owner)).or_default().waiting.push_back((self.numbers, told));
+        self.owners.entry(Arc::clone(owner)).or_default().waiting.push_back((self.numbers, sender));
         if waiting_of_owner == 0 {
             self.in_turn.push_back(Arc::clone(owner));
         }
         Some(self.numbers)
     }
 
-    /// Leaves the queue, if the place is still there.
+    /// Leaves the queue, if the number is still in it.
     fn leave(&mut self, owner: &str, number: u64) {
         let Some(of_owner) = self.owners.get_mut(owner) else { return };
         let before = of_owner.waiting.len();
@@ -236,17 +236,17 @@ impl<T> QueueState<T> {
         let (index, _) = self.in_turn.iter().enumerate().min_by_key(|(_, owner)| running(owner))?;
         let owner = self.in_turn.remove(index)?;
         let of_owner = self.owners.get_mut(&owner)?;
-        let (_, told) = of_owner.waiting.pop_front()?;
+        let (_, sender) = of_owner.waiting.pop_front()?;
         of_owner.running += 1;
         if !of_owner.waiting.is_empty() {
             self.in_turn.push_back(Arc::clone(&owner));
         }
         self.waiting -= 1;
         self.running += 1;
-        Some((owner, told))
+        Some((owner, sender))
     }
 
-    /// Forgets an owner of whom none wait, or nothing is left.
+    /// Removes an owner from the turns if none of its runs wait, and altogether if none run either.
     fn tidy(&mut self, owner: &str) {
         let Some(of_owner) = self.owners.get(owner) else { return };
         if of_owner.waiting.is_empty() {
@@ -257,7 +257,7 @@ impl<T> QueueState<T> {
         }
     }
 
-    /// Whether what is counted is what is there.
+    /// Whether the counters match the queues.
     #[cfg(test)]
     fn is_consistent(&self) -> bool {
         let running: usize = self.owners.values().map(|owner| owner.running).sum();
@@ -292,37 +292,37 @@ mod tests {
     }
 
     /// Begins to wait, or gets a turn at once.
-    fn asked<'a>(queue: &'a FairQueue, owner: &'static str) -> Acquiring<'a> {
-        let mut asking = async move { queue.acquire(&Arc::from(owner), later()).await }.boxed();
-        match (&mut asking).now_or_never() {
+    fn acquire<'a>(queue: &'a FairQueue, owner: &'static str) -> Acquiring<'a> {
+        let mut acquiring = async move { queue.acquire(&Arc::from(owner), later()).await }.boxed();
+        match (&mut acquiring).now_or_never() {
             Some(turn) => std::future::ready(turn).boxed(),
-            None => asking,
+            None => acquiring,
         }
     }
 
-    fn turn(asking: &mut Acquiring<'_>) -> Option<Turn> {
-        asking.now_or_never().map(Result::unwrap)
+    fn turn(acquiring: &mut Acquiring<'_>) -> Option<Turn> {
+        acquiring.now_or_never().map(Result::unwrap)
     }
 
     #[tokio::test(start_paused = true)]
-    async fn turns_of_one_owner_come_in_the_order_in_which_they_were_asked_for() {
+    async fn turns_of_one_owner_come_in_order() {
         let queue = FairQueue::new(BOUNDS);
-        let mut current = turn(&mut asked(&queue, "a")).unwrap();
-        let mut waiting: Vec<_> = (0..5).map(|_| asked(&queue, "a")).collect();
+        let mut current = turn(&mut acquire(&queue, "a")).unwrap();
+        let mut waiting: Vec<_> = (0..5).map(|_| acquire(&queue, "a")).collect();
         while !waiting.is_empty() {
-            assert!(waiting.iter_mut().all(|asking| turn(asking).is_none()));
+            assert!(waiting.iter_mut().all(|acquiring| turn(acquiring).is_none()));
             drop(current);
             current = turn(&mut waiting.remove(0)).unwrap();
         }
     }
 
     #[tokio::test(start_paused = true)]
-    async fn one_with_a_hundred_waiting_delays_another_by_one_run() {
+    async fn an_owner_with_a_hundred_waiting_delays_another_by_one_run() {
         for running in [1, 2, 8] {
             let queue = FairQueue::new(Bounds { running, ..BOUNDS });
-            let mut turns: Vec<Turn> = (0..running).map(|_| turn(&mut asked(&queue, "many")).unwrap()).collect();
-            let mut many: VecDeque<_> = (0..100).map(|_| asked(&queue, "many")).collect();
-            let mut one = asked(&queue, "one");
+            let mut turns: Vec<Turn> = (0..running).map(|_| turn(&mut acquire(&queue, "many")).unwrap()).collect();
+            let mut many: VecDeque<_> = (0..100).map(|_| acquire(&queue, "many")).collect();
+            let mut one = acquire(&queue, "one");
             let mut ended = 0;
             while turn(&mut one).is_none() {
                 // The first of many is the first to have a turn.
@@ -337,14 +337,14 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn owners_take_turns() {
         let queue = FairQueue::new(BOUNDS);
-        let mut current = turn(&mut asked(&queue, "a")).unwrap();
+        let mut current = turn(&mut acquire(&queue, "a")).unwrap();
         let owners = ["a", "a", "a", "b", "b", "c"];
-        let mut waiting: Vec<_> = owners.map(|owner| (owner, asked(&queue, owner))).into();
+        let mut waiting: Vec<_> = owners.map(|owner| (owner, acquire(&queue, owner))).into();
         let mut order = Vec::new();
         while !waiting.is_empty() {
             drop(current);
             let (index, next) =
-                waiting.iter_mut().enumerate().find_map(|(at, (_, asking))| Some((at, turn(asking)?))).unwrap();
+                waiting.iter_mut().enumerate().find_map(|(at, (_, acquiring))| Some((at, turn(acquiring)?))).unwrap();
             order.push(waiting.remove(index).0);
             current = next;
         }
@@ -352,31 +352,32 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_turn_goes_to_the_owner_of_whom_fewest_run() {
+    async fn a_turn_goes_to_the_owner_with_the_fewest_runs() {
         let queue = FairQueue::new(Bounds { running: 3, ..BOUNDS });
-        let mut of_a: Vec<_> = (0..2).map(|_| turn(&mut asked(&queue, "a")).unwrap()).collect();
-        let _of_b = turn(&mut asked(&queue, "b")).unwrap();
-        let mut waiting = ["a", "b", "c"].map(|owner| asked(&queue, owner));
-        let mut next = || waiting.iter_mut().position(|asking| turn(asking).map(std::mem::forget).is_some());
+        let mut of_a: Vec<_> = (0..2).map(|_| turn(&mut acquire(&queue, "a")).unwrap()).collect();
+        let _of_b = turn(&mut acquire(&queue, "b")).unwrap();
+        let mut waiting = ["a", "b", "c"].map(|owner| acquire(&queue, owner));
+        let mut next = || waiting.iter_mut().position(|acquiring| turn(acquiring).map(std::mem::forget).is_some());
         of_a.pop();
         assert_eq!(next(), Some(2), "none of c runs");
     }
 
     #[tokio::test(start_paused = true)]
-    async fn no_more_wait_than_may() {
+    async fn waiting_runs_are_limited() {
         let queue = FairQueue::new(Bounds { running: 1, waiting_per_owner: 2, waiting: 3 });
-        let _running = turn(&mut asked(&queue, "a")).unwrap();
-        let mut waiting: Vec<_> = ["a", "a", "a", "b", "b"].map(|owner| asked(&queue, owner)).into();
-        let refused: Vec<_> = waiting.iter_mut().map(|asking| asking.now_or_never().map(Result::unwrap_err)).collect();
+        let _running = turn(&mut acquire(&queue, "a")).unwrap();
+        let mut waiting: Vec<_> = ["a", "a", "a", "b", "b"].map(|owner| acquire(&queue, owner)).into();
+        let refused: Vec<_> =
+            waiting.iter_mut().map(|acquiring| acquiring.now_or_never().map(Result::unwrap_err)).collect();
         let full = Some(QueueError::Full);
         assert_eq!(refused, [None, None, full, None, full]);
         assert_eq!((queue.running(), queue.waiting()), (1, 3));
     }
 
     #[tokio::test(start_paused = true)]
-    async fn who_is_too_late_is_told_and_leaves() {
+    async fn a_run_that_waits_too_long_fails_and_leaves_the_queue() {
         let queue = FairQueue::new(BOUNDS);
-        let running = turn(&mut asked(&queue, "a")).unwrap();
+        let running = turn(&mut acquire(&queue, "a")).unwrap();
         let began = Clock::SYSTEM.now();
         let owner = Arc::from("a");
         assert_eq!(queue.acquire(&owner, later()).await.unwrap_err(), QueueError::TooLate);
@@ -387,11 +388,11 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn who_stops_waiting_gives_its_place_up() {
+    async fn a_dropped_wait_leaves_the_queue() {
         let queue = FairQueue::new(BOUNDS);
-        let running = turn(&mut asked(&queue, "a")).unwrap();
-        let leaving = asked(&queue, "b");
-        let mut staying = asked(&queue, "b");
+        let running = turn(&mut acquire(&queue, "a")).unwrap();
+        let leaving = acquire(&queue, "b");
+        let mut staying = acquire(&queue, "b");
         drop(leaving);
         assert_eq!(queue.waiting(), 1);
         drop(running);
@@ -399,11 +400,11 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_turn_that_was_given_to_one_who_left_goes_to_the_next() {
+    async fn a_turn_given_to_a_dropped_wait_goes_to_the_next() {
         let queue = FairQueue::new(BOUNDS);
-        let running = turn(&mut asked(&queue, "a")).unwrap();
-        let leaving = asked(&queue, "b");
-        let mut staying = asked(&queue, "c");
+        let running = turn(&mut acquire(&queue, "a")).unwrap();
+        let leaving = acquire(&queue, "b");
+        let mut staying = acquire(&queue, "c");
         drop(running);
         drop(leaving);
         let turn = turn(&mut staying).unwrap();
@@ -415,7 +416,7 @@ mod tests {
     /// Step of a random test of a queue.
     #[derive(Debug, Clone, Copy)]
     enum Step {
-        Ask(usize),
+        Acquire(usize),
         GiveUp(usize),
         Take(usize),
         End(usize),
@@ -423,7 +424,7 @@ mod tests {
 
     fn step() -> impl Strategy<Value = Step> {
         prop_oneof![
-            3 => (0..4_usize).prop_map(Step::Ask),
+            3 => (0..4_usize).prop_map(Step::Acquire),
             1 => (0..20_usize).prop_map(Step::GiveUp),
             3 => (0..20_usize).prop_map(Step::Take),
             2 => (0..20_usize).prop_map(Step::End),
@@ -435,7 +436,7 @@ mod tests {
         let mut turns: Vec<Turn> = Vec::new();
         for step in steps {
             match *step {
-                Step::Ask(owner) => waiting.push(asked(queue, ["a", "b", "c", "d"][owner])),
+                Step::Acquire(owner) => waiting.push(acquire(queue, ["a", "b", "c", "d"][owner])),
                 Step::GiveUp(at) if at < waiting.len() => drop(waiting.remove(at)),
                 Step::Take(at) if at < waiting.len() => {
                     if let Some(taken) = (&mut waiting[at]).now_or_never() {
@@ -452,20 +453,20 @@ mod tests {
         while !(waiting.is_empty() && turns.is_empty()) {
             turns.clear();
             let before = waiting.len();
-            for mut asking in std::mem::take(&mut waiting) {
-                match (&mut asking).now_or_never() {
+            for mut acquiring in std::mem::take(&mut waiting) {
+                match (&mut acquiring).now_or_never() {
                     Some(taken) => turns.extend(taken),
-                    None => waiting.push(asking),
+                    None => waiting.push(acquiring),
                 }
             }
-            assert!(before == 0 || waiting.len() < before, "nobody was woken");
+            assert!(before == 0 || waiting.len() < before, "no waiting call got a turn");
         }
         assert_eq!((queue.running(), queue.waiting()), (0, 0));
     }
 
     proptest! {
         #[test]
-        fn whatever_happens_nobody_is_forgotten_and_no_place_lost(
+        fn every_wait_gets_a_turn_and_no_slot_is_lost(
             running in 1..4_usize,
             steps in prop::collection::vec(step(), 0..80),
         ) {

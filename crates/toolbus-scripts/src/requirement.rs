@@ -24,7 +24,7 @@ const ARCHIVES: [&str; 12] =
 
 /// A package and the versions of it that will do, normalised. It is safe as one argument of pip.
 ///
-/// Taken is what the [specification of dependency specifiers] says of names, extras and versions. Options, URLs, paths and
+/// Names, extras and versions follow the [specification of dependency specifiers]. Options, URLs, paths and
 /// environment markers are not.
 ///
 /// [specification of dependency specifiers]: https://packaging.python.org/en/latest/specifications/dependency-specifiers/

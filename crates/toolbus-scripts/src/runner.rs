@@ -67,7 +67,7 @@ pub trait Runner: Send + Sync + 'static {
 pub struct Script {
     /// The caller's id of the call, whatever the caller gave it.
     pub call_id: Arc<str>,
-    /// Whose script it is; absent: of a caller that is no agent.
+    /// The agent that the script belongs to; absent: a caller that is no agent.
     pub owner: Option<Arc<str>>,
     /// The text of the program.
     pub source: String,
@@ -138,11 +138,11 @@ impl Finished {
 /// Whether an interpreter was ready.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum StartKind {
-    /// One was started for the script.
+    /// The interpreter was started for the script.
     Cold,
-    /// One was waiting.
+    /// The interpreter was waiting.
     Warm,
-    /// One was forked for it.
+    /// The interpreter was forked for the script.
     Forked,
 }
 

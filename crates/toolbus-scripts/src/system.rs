@@ -45,7 +45,7 @@ pub(crate) fn store_of(file: &Path) -> Option<PathBuf> {
     STORES.iter().map(Path::new).find(|store| file.starts_with(store)).map(Path::to_owned)
 }
 
-/// Those of these absolute places that exist, each with what it leads to by being a link, without what is below another.
+/// Those of these absolute paths that exist, each with the targets of its links, without paths below another.
 pub(crate) fn existing(paths: impl IntoIterator<Item = PathBuf>) -> Vec<PathBuf> {
     let absolute = paths.into_iter().filter(|path| path.is_absolute());
     let mut found: Vec<PathBuf> = absolute.flat_map(|path| links(&path)).filter(|path| path.exists()).collect();

@@ -37,7 +37,7 @@ use text::{InSession, ScriptBudget};
 const MAX_MARGIN: Duration = Duration::from_millis(500);
 /// When a caller that was refused for lack of room may try again.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
-/// Whose scripts those are of callers that name no agent: they share a place, or each name would have one.
+/// The owner of scripts of callers that are no agents: they share one, or each made-up name would have its own turns.
 const UNKNOWN: &str = "unknown callers";
 /// Name of the set of all sessions, in messages and in the log. No configured tool set can have it.
 const SESSIONS: &str = "Python sessions";
@@ -47,15 +47,15 @@ const NOT_RUN: i32 = -1;
 /// Limits of scripts, and their description.
 #[derive(Debug, Clone)]
 pub struct Settings {
-    /// Time of a script that asks for none.
+    /// Time of a script without `timeout_seconds`.
     pub timeout: Duration,
-    /// The most that one may ask for.
+    /// Longest time of a script.
     pub max_timeout: Duration,
     /// CPU time that a script gets, in thousandths of its time.
     pub cpu_millis: u32,
     /// The limits that the runner applies; the description names them.
     pub limits: Limits,
-    /// The packages that scripts may ask for.
+    /// The packages that scripts may request.
     pub packages: AllowedPackages,
     /// The most that installing them takes.
     pub package_timeout: Duration,
@@ -155,7 +155,7 @@ fn script_deadline(call: &ToolCall) -> Instant {
 }
 
 impl ScriptToolInner {
-    /// Waits for a turn, has a script run, and words the result. `runs` may say what the script's session has come to.
+    /// Waits for a turn, has a script run, and words the result. `runs` may report the state of the script's session.
     async fn run<F: Future<Output = Result<(Finished, Option<InSession>), RunFailure>>>(
         self: &Arc<Self>,
         call: &ToolCall,

@@ -1,6 +1,6 @@
 //! Runs programs with the rights of the daemon, and limits only their time and output.
 //!
-//! What they start ends with them, unless it makes a session or process group of its own.
+//! Their child processes end with them, unless they make a session or process group of their own.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -31,7 +31,7 @@ pub(crate) struct UnconfinedRun<'a> {
     pub(crate) args: &'a [String],
     /// Whole environment of the program.
     pub(crate) env: &'a BTreeMap<OsString, OsString>,
-    /// Where it runs; absent: where the daemon does.
+    /// Working directory; absent: the daemon's.
     pub(crate) cwd: Option<&'a Path>,
     /// Standard input of the program.
     pub(crate) stdin: Bytes,
@@ -45,7 +45,7 @@ pub(crate) struct UnconfinedRun<'a> {
 
 /// Runs a program to its end. Dropping the future ends the program, and all of its process group.
 ///
-/// What it used is not known, and no files come back.
+/// Its use of resources is not measured, and no files come back.
 ///
 /// # Errors
 ///
@@ -133,7 +133,7 @@ struct StreamBuffer {
 }
 
 impl StreamBuffer {
-    /// Reads to the end, and says to stop when there is more than `most`. What was read stays when the future is dropped.
+    /// Reads to the end; returns [`Stop::Output`] at more than `most` bytes. Dropping the future keeps what was read.
     async fn read(
         &mut self,
         mut from: impl AsyncRead + Unpin,
@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_signal_that_ends_a_program_is_told() {
+    async fn a_signal_that_ends_a_program_is_reported() {
         assert_eq!(sh("kill -SEGV $$").run().await.ending, Ending::Signalled(11));
     }
 
@@ -306,14 +306,14 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_a_program_leaves_behind_ends_with_it() {
+    async fn processes_that_a_program_leaves_behind_end_with_it() {
         let outcome = sh("sleep 1000 & echo $!").run().await;
         assert_eq!(outcome.ending, Ending::Exited(0));
         gone(text(&outcome.stdout).trim()).await;
     }
 
     #[tokio::test]
-    async fn what_has_left_the_group_does_not_hold_up_the_end() {
+    async fn a_process_that_left_the_group_does_not_delay_the_end() {
         let outcome = sh("setsid sleep 20 & echo done").run().await;
         assert_eq!((outcome.ending, text(&outcome.stdout)), (Ending::Exited(0), "done\n"));
         assert!(outcome.elapsed < Duration::from_secs(15), "{:?}", outcome.elapsed);

@@ -74,7 +74,7 @@ impl Announcer {
         }
     }
 
-    /// Says that the daemon goes away.
+    /// Announces that the daemon leaves.
     pub async fn leave(&self) {
         self.announce(AgentCard { is_deregistering: true, skills: Vec::new(), ..self.card() }).await;
     }
@@ -108,8 +108,8 @@ impl Announcer {
         self.publish(topic::DISCOVERY_ANNOUNCE, envelope, serde_json::to_vec(&card).unwrap_or_default()).await;
     }
 
-    /// Says that the work on a task begins.
-    async fn tell_working(&self, task: &AgentTaskRequest, correlation_id: &str) {
+    /// Reports that the work on a task begins.
+    async fn report_working(&self, task: &AgentTaskRequest, correlation_id: &str) {
         let update = AgentTaskStatusUpdate {
             task_id: task.task_id.clone(),
             context_id: task.context_id.clone(),
@@ -148,7 +148,7 @@ pub struct SkillHandler {
     invoker: Arc<dyn Invoker>,
 }
 
-/// Answers requests to give up a task.
+/// Replies to requests to give up a task.
 pub struct SkillCancelHandler;
 
 impl SkillHandler {
@@ -158,7 +158,7 @@ impl SkillHandler {
         Self { announcer, invoker }
     }
 
-    async fn run(&self, task: &AgentTaskRequest, asked: &ControlRequest) -> Result<ToolOutput, AgentTaskError> {
+    async fn run(&self, task: &AgentTaskRequest, request: &ControlRequest) -> Result<ToolOutput, AgentTaskError> {
         let refused = |code: &str, message: String| AgentTaskError {
             task_id: task.task_id.clone(),
             context_id: task.context_id.clone(),
@@ -166,7 +166,7 @@ impl SkillHandler {
             message,
             is_retryable: false,
         };
-        let effective = self.announcer.policy.effective(&asked.caller);
+        let effective = self.announcer.policy.effective(&request.caller);
         let no_skill = || {
             let text = format!("There is no skill '{}'.", shown(&task.skill));
             refused(AgentTaskError::SKILL_NOT_SUPPORTED, text)
@@ -176,7 +176,7 @@ impl SkillHandler {
         let arguments = arguments(&task.message, &tool.descriptor).ok_or_else(|| {
             refused(AgentTaskError::INVALID_REQUEST, "The message is no JSON object with the arguments.".to_owned())
         })?;
-        self.announcer.tell_working(task, &asked.envelope.correlation_id).await;
+        self.announcer.report_working(task, &request.envelope.correlation_id).await;
         // A task that is delivered again is the same one, whatever its id looks like.
         let id: Arc<str> = match header::is_idempotency_key(&task.task_id) {
             true => task.task_id.as_str().into(),
@@ -184,14 +184,14 @@ impl SkillHandler {
         };
         let call = InnerCall {
             origin: InnerOrigin::McpClient,
-            caller: Arc::clone(&asked.caller),
+            caller: Arc::clone(&request.caller),
             call_id: Arc::clone(&id),
             server: None,
             tool: tool.descriptor.name.to_string(),
             arguments: Some(Value::Object(arguments).to_string()),
             deadline: None,
             cancelled: CancellationToken::new(),
-            trace: asked.envelope.trace.clone(),
+            trace: request.envelope.trace.clone(),
             around: None,
             progress: None,
             idempotency_key: Some(id),
@@ -210,9 +210,9 @@ impl SkillHandler {
 
 /// Builds the reply to a request that cannot be read: the reply is about the task that the properties of the request
 /// name.
-fn not_usable(asked: &ControlRequest, code: &str, reason: &str) -> ControlReply {
+fn not_usable(request: &ControlRequest, code: &str, reason: &str) -> ControlReply {
     let error = AgentTaskError {
-        task_id: asked.envelope.correlation_id.clone(),
+        task_id: request.envelope.correlation_id.clone(),
         context_id: None,
         code: code.to_owned(),
         message: format!("The request is not usable: {reason}."),
@@ -248,8 +248,8 @@ impl ControlHandler for SkillHandler {
         MAX_TASK_BODY
     }
 
-    fn refusal(&self, asked: &ControlRequest, reason: &str) -> Option<ControlReply> {
-        Some(not_usable(asked, AgentTaskError::INVALID_REQUEST, reason))
+    fn refusal(&self, request: &ControlRequest, reason: &str) -> Option<ControlReply> {
+        Some(not_usable(request, AgentTaskError::INVALID_REQUEST, reason))
     }
 
     fn handle<'a>(&'a self, asked: &'a ControlRequest) -> BoxFuture<'a, Result<Option<ControlReply>, ControlError>> {
@@ -275,9 +275,9 @@ impl ControlHandler for SkillCancelHandler {
         Some(message_type::AGENT_TASK_CANCEL_REQUEST)
     }
 
-    fn refusal(&self, asked: &ControlRequest, reason: &str) -> Option<ControlReply> {
+    fn refusal(&self, request: &ControlRequest, reason: &str) -> Option<ControlReply> {
         // Any other code ends the task.
-        Some(not_usable(asked, AgentTaskError::TASK_NOT_CANCELABLE, reason))
+        Some(not_usable(request, AgentTaskError::TASK_NOT_CANCELABLE, reason))
     }
 
     fn handle<'a>(&'a self, asked: &'a ControlRequest) -> BoxFuture<'a, Result<Option<ControlReply>, ControlError>> {

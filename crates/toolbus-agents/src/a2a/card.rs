@@ -22,7 +22,7 @@ pub(crate) fn is_address(name: &AgentName) -> bool {
     name != "status" && name != "cancel" && !name.starts_with("cancel.")
 }
 
-/// A card without what is too long, and without how the agent is reached: that is for an operator to say.
+/// A card without what is too long, and without the agent's address: that is for an operator to configure.
 pub(crate) fn bounded(card: AgentCard) -> AgentCard {
     let text = |text: &str, max| shortened(text, max).into_owned();
     let words = |words: Vec<String>| words.iter().take(MAX_WORDS).map(|word| text(word, MAX_TEXT)).collect();

@@ -26,7 +26,7 @@ use super::http::HttpAgent;
 #[derive(Clone)]
 pub(crate) struct KnownAgent {
     pub(crate) name: AgentName,
-    /// Card with what the agent says of itself, or what is said of it.
+    /// The agent's own card, or the configured one.
     pub(crate) card: Arc<AgentCard>,
     /// Access to the agent over HTTP; `None`: the agent is reached over the bus.
     pub(crate) http: Option<Arc<HttpAgent>>,
@@ -88,7 +88,7 @@ pub struct AgentDirectory {
 }
 
 impl AgentDirectory {
-    /// The agents of the configuration and of its file; `own_name` is the daemon's, whose announcements are not heard.
+    /// The agents of the configuration and of its file; `own_name` is the daemon's, whose announcements are ignored.
     ///
     /// # Errors
     ///
@@ -113,7 +113,7 @@ impl AgentDirectory {
         Ok(Self { agents, changes, own_name: own_name.into(), ttl: config.ttl.get(), max, clock })
     }
 
-    /// Takes an announcement; says what becomes of it.
+    /// Takes an announcement; returns its outcome.
     pub(crate) fn announce(&self, sender: Option<&AgentName>, body: &[u8]) -> &'static str {
         let Ok(card) = AgentCard::parse(body) else { return "malformed" };
         let Some(name) = AgentName::parse(&card.agent_name).ok().filter(is_address) else { return "malformed" };
@@ -148,7 +148,7 @@ impl AgentDirectory {
             }
         }
         let card = Arc::new(bounded(card));
-        // Agents announce themselves again and again, and mostly say the same.
+        // Agents announce themselves again and again, mostly with the same card.
         if agents.get(&key).is_none_or(|known| known.card != card || !is_live(known)) {
             self.changes.fetch_add(1, Ordering::Release);
         }
@@ -194,8 +194,8 @@ impl AgentDirectory {
 }
 
 impl KnownAgent {
-    /// Returns the card of the agent: where the agent is reached over HTTP, what it has said of itself there fills in
-    /// what the configuration leaves out.
+    /// Returns the card of the agent: where the agent is reached over HTTP, its own card there fills in what the
+    /// configuration leaves out.
     pub(crate) fn card(&self) -> AgentCard {
         let mut card = AgentCard::clone(&self.card);
         if let Some(own) = self.http.as_ref().and_then(|http| http.last_card()) {

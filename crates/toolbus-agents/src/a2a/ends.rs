@@ -1,7 +1,7 @@
-//! The ends of tasks: handed to who waits for them, kept for later looks, told where nothing came in time, and forgotten.
+//! The ends of tasks: handed to waiting calls, kept for later looks, set where no result came in time, and forgotten.
 //!
-//! The list of a share says when each of its tasks is due, and the plan when each list is read: nothing of a task is read
-//! before it is due, however many there are.
+//! The list of a share has the time when each of its tasks is due, and the plan the time when each list is read: no
+//! task is read before it is due, however many there are.
 
 use std::time::Duration;
 
@@ -75,7 +75,7 @@ impl AgentService {
         for TaskEntry { id, is_over, .. } in due {
             match tasks.get(&id).await? {
                 Some(task) if task.ended.is_none() => self.expire(task).await,
-                // Its end was kept, and its list was not told.
+                // Its end was kept, and its list lacks it.
                 Some(AgentTask { ended: Some(ended), .. }) if !is_over && ended + keep > now => {
                     tasks.settle(&id, share, ended + keep).await?;
                 }
@@ -86,7 +86,7 @@ impl AgentService {
         Ok(entries.iter().map(|entry| entry.due).min())
     }
 
-    /// Ends a task that is too late, and tells the agent that gave it: the process does that marks it.
+    /// Ends a task that is too late. The process that marks it notifies the agent that gave it.
     async fn expire(&self, task: AgentTask) {
         let end = TaskEnd::Error(AgentTaskError {
             task_id: task.id.clone(),
@@ -101,7 +101,7 @@ impl AgentService {
         }
     }
 
-    /// Marks a task as too late; whether it had not ended.
+    /// Marks a task as too late; returns whether it had not ended.
     pub(crate) async fn mark_late(&self, id: &str, end: &TaskEnd) -> bool {
         let (now, text) = (self.now(), end.text());
         let marked = self.tasks().update(id, |task| {
@@ -119,7 +119,7 @@ impl AgentService {
         true
     }
 
-    /// Whether an answer is the one that counts: the first, or the same again, which no replica may have handed on.
+    /// Whether a report is the one that counts: the first, or the same again, which no replica may have handed on.
     pub(super) async fn is_first(&self, task: &AgentTask, body: &[u8]) -> Result<bool, StoreError> {
         let digest = task.digest_of(body);
         let update = |task: &mut AgentTask| {
@@ -136,14 +136,14 @@ impl AgentService {
         Ok(known.is_some_and(|known| known.ended.is_none() && known.digest == Some(digest.clone())))
     }
 
-    /// Hands the end of a task to who waits for it, and keeps it.
+    /// Hands the end of a task to the call that waits for it, and keeps it.
     pub(super) async fn finish(&self, task: AgentTask, end: TaskEnd) {
         let end = end.without_secrets(self.redactor());
         let waiting = self.take_waiting(&task.id);
         let is_taken = waiting.is_some_and(|waiting| waiting.send(end.clone()).is_ok());
         let elsewhere = task.waiter.as_ref().filter(|waiter| !is_taken && **waiter != self.topics()[1]);
         if let Some(waiter) = elsewhere {
-            // First: the other replica believes what is kept.
+            // First: the other replica accepts only a kept result.
             if !self.keep(&task, &end).await || !self.hand_over(waiter, &task, &end).await {
                 self.hand_on(&task, &end).await;
             }
@@ -197,7 +197,7 @@ impl AgentService {
         }
     }
 
-    /// Hands the end of a task, which is kept, to the replica whose call waits for it; whether that replica is there.
+    /// Hands the end of a task, which is kept, to the replica whose call waits; returns whether that is there.
     async fn hand_over(&self, waiter: &str, task: &AgentTask, end: &TaskEnd) -> bool {
         let envelope = self.envelope(end.message_type(), task, self.new_id());
         self.publish(waiter.to_owned(), envelope, end.body()).await.is_ok()

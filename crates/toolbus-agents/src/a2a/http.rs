@@ -22,12 +22,12 @@ use url::Url;
 
 use super::card::bounded;
 
-/// The version that is spoken, and the header that says so.
+/// The version of A2A, and the header that has it.
 const VERSION: &str = "1.0";
 const VERSION_HEADER: HeaderName = HeaderName::from_static("a2a-version");
 /// Where an agent's card is, below its URL.
 const CARD: &str = ".well-known/agent-card.json";
-/// The binding that is spoken.
+/// The binding of A2A.
 const BINDING: &str = "JSONRPC";
 /// Time for which a card is used.
 const CARD_TIME: Duration = Duration::from_secs(10 * 60);
@@ -59,7 +59,7 @@ struct FetchedCard {
     at: Instant,
 }
 
-/// Who asks, and as whom: the rules for hosts are those of the agent that gave the task.
+/// Egress of requests to an agent: the rules for hosts are those of the agent that gave the task.
 pub(crate) struct HttpExchange<'a> {
     pub(crate) egress: &'a Egress,
     pub(crate) lists: &'a HostLists,
@@ -77,7 +77,7 @@ pub(crate) struct HttpTask<'a> {
 
 /// Progress of a task.
 pub(crate) struct HttpProgress {
-    /// The agent's own id of the task; absent where it has answered at once.
+    /// The agent's own id of the task; absent where it has responded with a message.
     pub(crate) remote: Option<String>,
     /// Note of the agent on the state.
     pub(crate) note: Option<String>,
@@ -117,7 +117,7 @@ impl HttpAgentError {
         match self {
             Self::Late | Self::Lost | Self::TooLarge | Self::Malformed(_) => true,
             Self::Status(status) => status.is_server_error() && *status != StatusCode::SERVICE_UNAVAILABLE,
-            // Codes of refusals. Others, as that of an internal error, say nothing of what has begun.
+            // Codes of refusals. After others, as that of an internal error, the task may have begun.
             Self::Rpc(code, _) => !matches!(code, -32700 | -32602..=-32600 | -32009..=-32007 | -32005..=-32001),
             _ => false,
         }
@@ -157,7 +157,7 @@ impl HttpAgent {
         Self { base, headers, card: Mutex::default(), card_changes: AtomicU64::new(0) }
     }
 
-    /// Returns what the agent said of itself when it was asked last.
+    /// Returns the card that was fetched last.
     pub(crate) fn last_card(&self) -> Option<Arc<AgentCard>> {
         self.card.lock().as_ref().map(|fetched| Arc::clone(&fetched.card))
     }
@@ -167,7 +167,7 @@ impl HttpAgent {
         self.card_changes.load(Ordering::Acquire)
     }
 
-    /// Asks it what it says of itself, unless it did lately.
+    /// Fetches the agent's card, unless that was done lately.
     pub(crate) async fn refresh(&self, exchange: &HttpExchange<'_>) -> Result<(), HttpAgentError> {
         self.fetched(exchange).await.map(drop)
     }
@@ -179,11 +179,11 @@ impl HttpAgent {
         }
         let url = if self.base.path().ends_with(".json") { Ok(self.base.clone()) } else { self.base.join(CARD) };
         let url = url.map_err(|error| HttpAgentError::Malformed(error.to_string()))?;
-        let asking = async {
+        let fetching = async {
             let response = exchange.egress.get(&url, self.headers(), exchange.lists).await?;
             received(response).await
         };
-        let card = tokio::time::timeout(REQUEST_TIME, asking).await.map_err(|_| HttpAgentError::Late)??;
+        let card = tokio::time::timeout(REQUEST_TIME, fetching).await.map_err(|_| HttpAgentError::Late)??;
         let fetched = self.read_card(&card, exchange.clock.now())?;
         let before = self.card.lock().replace(fetched.clone());
         if before.is_none_or(|before| before.card != fetched.card) {
@@ -208,7 +208,7 @@ impl HttpAgent {
             (None, None) => return Err(HttpAgentError::Binding),
         };
         let endpoint = self.base.join(&interface.url).map_err(|error| HttpAgentError::Malformed(error.to_string()))?;
-        // The headers may hold a credential, and the card is the agent's own word.
+        // The headers may hold a credential, and the agent itself writes the card.
         if endpoint.origin() != self.base.origin() {
             return Err(HttpAgentError::OtherOrigin(shown(endpoint.host_str().unwrap_or_default())));
         }
@@ -236,18 +236,18 @@ impl HttpAgent {
         task: HttpTask<'_>,
     ) -> Result<HttpProgress, HttpAgentError> {
         let HttpTask { id, context, skill, message, on_behalf_of } = task;
-        let mut said = json!({
+        let mut body = json!({
             "messageId": id,
             "role": "ROLE_USER",
             "parts": [{ "text": message }],
             "metadata": { "skill": skill, "onBehalfOf": on_behalf_of },
         });
-        if let (Some(context), Some(said)) = (context, said.as_object_mut()) {
-            said.insert("contextId".to_owned(), context.into());
+        if let (Some(context), Some(fields)) = (context, body.as_object_mut()) {
+            fields.insert("contextId".to_owned(), context.into());
         }
         let configuration =
             json!({ "acceptedOutputModes": ["text/plain", "application/json"], "returnImmediately": true });
-        let params = json!({ "message": said, "configuration": configuration });
+        let params = json!({ "message": body, "configuration": configuration });
         match self.call::<SendMessageResult>(exchange, "SendMessage", params).await? {
             SendMessageResult { message: Some(message), .. } => {
                 let (state, message) = (AgentTaskState::Completed, Some(message.spoken()));
@@ -261,7 +261,7 @@ impl HttpAgent {
         }
     }
 
-    /// Asks it how far a task is, by its own id of that.
+    /// Queries the progress of a task, by the agent's own id of it.
     async fn look(&self, exchange: &HttpExchange<'_>, id: &str, remote: &str) -> Result<HttpProgress, HttpAgentError> {
         let params = json!({ "id": remote, "historyLength": 0 });
         self.call::<HttpTaskState>(exchange, "GetTask", params).await?.progress(id)
@@ -287,7 +287,7 @@ impl HttpAgent {
         }
     }
 
-    /// Asks it to give up a task, by its own id of that; returns the state that the task has then.
+    /// Requests that the agent give up a task, by its own id of it; returns the state that the task has then.
     pub(crate) async fn cancel(
         &self,
         exchange: &HttpExchange<'_>,
@@ -304,13 +304,13 @@ impl HttpAgent {
     ) -> Result<T, HttpAgentError> {
         let FetchedCard { endpoint, .. } = self.fetched(exchange).await?;
         let request = json!({ "jsonrpc": "2.0", "id": 1, "method": method, "params": params });
-        let asking = async {
-            let mut asked = Request::new(Method::POST, endpoint);
-            *asked.headers_mut() = self.headers();
-            *asked.body_mut() = Some(request.to_string().into());
-            received(exchange.egress.send(asked, exchange.lists).await?).await
+        let sending = async {
+            let mut http_request = Request::new(Method::POST, endpoint);
+            *http_request.headers_mut() = self.headers();
+            *http_request.body_mut() = Some(request.to_string().into());
+            received(exchange.egress.send(http_request, exchange.lists).await?).await
         };
-        let body = tokio::time::timeout(REQUEST_TIME, asking).await.map_err(|_| HttpAgentError::Late)??;
+        let body = tokio::time::timeout(REQUEST_TIME, sending).await.map_err(|_| HttpAgentError::Late)??;
         match read::<JsonRpcReply<T>>(&body)? {
             JsonRpcReply { error: Some(error), .. } => Err(HttpAgentError::Rpc(error.code, shown(&error.message))),
             JsonRpcReply { result: Some(result), .. } => Ok(result),

@@ -1,4 +1,4 @@
-//! Tasks for agents as operators see them: without what the task and its result say.
+//! Tasks for agents as operators see them: without the texts of task and result.
 
 use std::cmp::Reverse;
 
@@ -21,7 +21,7 @@ pub struct AgentTaskSummary {
     pub caller: String,
     /// The agent that has to do it.
     pub agent: String,
-    /// The skill that is asked for.
+    /// The requested skill.
     pub skill: String,
     /// State of the task.
     pub state: AgentTaskState,

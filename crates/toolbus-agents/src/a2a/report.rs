@@ -36,7 +36,7 @@ impl TaskEnd {
         }
     }
 
-    /// The body of a message that says so.
+    /// The body of a message with it.
     pub(super) fn body(&self) -> Vec<u8> {
         match self {
             Self::Result(result) => serde_json::to_vec(result),

@@ -1,10 +1,10 @@
-//! Tasks for agents: sent over the bus or over HTTP, and what is answered to them.
+//! Tasks for agents, sent over the bus or over HTTP, and the reports on them.
 //!
-//! A task is in the store before its request is published. What is said about it is believed if it comes from the agent that
-//! was asked, names the task, and the task has not ended: then the call that waits gets it, or the topic of the agent
-//! that gave the task. Answers come to a queue that all replicas share, so that none is lost with the replica whose call
-//! waits. One that another replica's call waits for is kept, and then handed over to that replica, which believes what
-//! the store has the digest of.
+//! A task is in the store before its request is published. A report on it counts if it comes from the agent that has
+//! the task, names the task, and the task has not ended: then the call that waits gets it, or the topic of the agent
+//! that gave the task. Reports come to a queue that all replicas share, so that none is lost with the replica that
+//! waits. A result that another replica's call waits for is kept, and then handed over to that replica, which accepts
+//! a result whose digest the store has.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt::Display;
@@ -40,16 +40,15 @@ use super::tasks::{AgentTask, AgentTasks};
 
 /// Longest wait for a confirm.
 const PUBLISH_TIME: Duration = Duration::from_secs(4);
-/// Number of attempts to hand on a result, or to ask the store, and the time between them.
+/// Number of attempts to hand on a result, or to read or write the store, and the time between them.
 pub(super) const ATTEMPTS: usize = 5;
 pub(super) const PAUSE: Duration = Duration::from_secs(1);
-/// Outcome that is counted of a message that has to come again, because the store does not say or keep what the message
-/// needs.
+/// Counted outcome of a message that has to come again, because the store cannot be read or written.
 pub(super) const STORE_AWAY: &str = "store_unavailable";
 /// Longest message about a task that is read, in bytes.
-const MAX_ANSWER: usize = 1024 * 1024;
-/// Longest message by which a replica hands over a result: what was left out of an answer may be written out there.
-const MAX_HANDOVER: usize = 2 * MAX_ANSWER;
+const MAX_REPORT: usize = 1024 * 1024;
+/// Longest message by which a replica hands over a result: it may write out what the report left out.
+const MAX_HANDOVER: usize = 2 * MAX_REPORT;
 /// Longest note, in characters.
 const MAX_NOTE: usize = 1000;
 /// Longest id of a conversation, and of a task at an agent that is reached over HTTP, in characters.
@@ -57,7 +56,7 @@ pub(super) const MAX_ID: usize = 100;
 /// Time before the first look at a task over HTTP.
 const FIRST_POLL: Duration = Duration::from_secs(2);
 
-/// Subject of a task, and for whom the task is.
+/// A task, and its message.
 pub(crate) struct TaskOrder {
     pub(crate) task: AgentTask,
     pub(crate) message: String,
@@ -76,9 +75,9 @@ struct ServiceParts {
     bus: Arc<dyn Bus>,
     /// This daemon's name: the source of its messages.
     name: String,
-    /// Where answers come to, which any replica may take, and what others hand over to this one.
+    /// Topics of reports, which any replica may take, and of results that others hand over to this one.
     topics: [String; 2],
-    /// Who waits here, by the task's id.
+    /// The calls that wait in this process, by the task's id.
     waiting: Mutex<HashMap<String, oneshot::Sender<TaskEnd>>>,
     /// Results that are being handed on, by the task's id.
     finishing: Mutex<HashSet<String>>,
@@ -87,7 +86,7 @@ struct ServiceParts {
     events: Arc<dyn AgentEvents>,
     clock: Clock,
     random: Random,
-    /// Removes secrets from what agents say: one that is called over HTTP has been told some.
+    /// Removes secrets from reports: an agent that is called over HTTP gets some in headers.
     redactor: Redactor,
     /// Lines of the log about the store, and about results that were not delivered.
     away: Throttle,
@@ -184,8 +183,8 @@ impl LostTask {
 }
 
 impl AgentService {
-    /// A service that answers come to on `agent.response.{queue_prefix}`; results that other replicas hand over come to
-    /// that with an id of this process.
+    /// A service that takes reports from `agent.response.{queue_prefix}`, and results of other replicas from that with
+    /// an id of this process.
     #[must_use]
     pub fn new(
         config: A2aConfig,
@@ -218,7 +217,7 @@ impl AgentService {
         Self { parts: Arc::new(parts) }
     }
 
-    /// Topics of answers, which any replica may take, and of results that others hand over to this one.
+    /// Topics of reports, which any replica may take, and of results that others hand over to this one.
     #[must_use]
     pub fn topics(&self) -> [&str; 2] {
         self.parts.topics.each_ref().map(String::as_str)
@@ -272,7 +271,7 @@ impl AgentService {
         self.publish(topic::agent_task(task.agent.as_str()), envelope, body(&request)).await
     }
 
-    /// Asks an agent over the bus to give up a task; its answer becomes the task's note.
+    /// Requests over the bus that an agent give up a task; its reply becomes the task's note.
     pub(crate) async fn send_cancel(&self, task: &AgentTask) -> Result<(), TaskPublishError> {
         let request = AgentTaskCancelRequest { task_id: task.id.clone(), context_id: task.context.clone() };
         let mut envelope = self.envelope(message_type::AGENT_TASK_CANCEL_REQUEST, task, self.new_id());
@@ -346,14 +345,14 @@ impl AgentService {
         }
     }
 
-    /// Says that the store is away, unless that was said lately.
+    /// Logs that the store is away, unless that was logged lately.
     pub(super) fn warn_away(&self, error: &dyn Display, what: &str) {
         if let Some(left_out) = self.parts.away.due() {
             tracing::warn!(%error, left_out, "{what}");
         }
     }
 
-    /// Says that a result was not delivered, unless that was said lately.
+    /// Logs that a result was not delivered, unless that was logged lately.
     pub(super) fn warn_undelivered(&self, error: &dyn Display, agent: &AgentName) {
         if let Some(left_out) = self.parts.undelivered.due() {
             tracing::warn!(%error, %agent, left_out, "the result of a task was not delivered; it can be asked for");
@@ -370,7 +369,7 @@ impl AgentService {
         &self.parts.redactor
     }
 
-    /// Who waits here for the end of a task, and does so no longer.
+    /// Removes and returns the call that waits in this process for the end of a task.
     pub(super) fn take_waiting(&self, id: &str) -> Option<oneshot::Sender<TaskEnd>> {
         self.parts.waiting.lock().remove(id)
     }
@@ -402,23 +401,23 @@ impl AgentService {
         }
     }
 
-    /// Asks the store again while it is away.
+    /// Repeats an operation on the store while the store is away.
     pub(super) async fn retried<'a, T, F: Future<Output = Result<T, StoreError>> + 'a>(
         &'a self,
-        ask: impl Fn() -> F,
+        operation: impl Fn() -> F,
     ) -> Result<T, StoreError> {
-        let mut asked = ask().await;
+        let mut result = operation().await;
         for _ in 1..ATTEMPTS {
-            if !matches!(asked, Err(StoreError::Failed(_))) {
+            if !matches!(result, Err(StoreError::Failed(_))) {
                 break;
             }
             tokio::time::sleep(PAUSE).await;
-            asked = ask().await;
+            result = operation().await;
         }
-        asked
+        result
     }
 
-    /// Hears an announcement, and counts it.
+    /// Takes an announcement, and counts it.
     pub(crate) fn take_announcement(&self, envelope: &Envelope, sender: &Caller, body: &[u8]) {
         let outcome = match envelope.message_type.eq_ignore_ascii_case(message_type::AGENT_CARD) {
             true => self.parts.directory.announce(sender.agent.as_ref(), body),
@@ -427,7 +426,7 @@ impl AgentService {
         self.parts.events.announced(outcome);
     }
 
-    /// Hears what an agent says about a task, and counts it.
+    /// Takes an agent's report on a task, and counts it.
     ///
     /// # Errors
     ///
@@ -453,8 +452,8 @@ impl AgentService {
 
     /// Handles a message about a task; returns the outcome that is counted.
     pub(crate) async fn hear(&self, envelope: &Envelope, sender: &Caller, body: &[u8]) -> &'static str {
-        let Some(said) = TaskReport::read(&envelope.message_type, body) else { return "malformed" };
-        let task = match self.retried(|| self.parts.tasks.get(said.task_id())).await {
+        let Some(report) = TaskReport::read(&envelope.message_type, body) else { return "malformed" };
+        let task = match self.retried(|| self.parts.tasks.get(report.task_id())).await {
             Ok(Some(task)) => task,
             Ok(None) => return "unknown_task",
             Err(error) => {
@@ -473,7 +472,7 @@ impl AgentService {
             Some(_) => return "repeated",
             None => {}
         }
-        match said {
+        match report {
             TaskReport::End(end) => match FinishClaim::begin(self, &task.id) {
                 Some(_finishing) => match self.is_first(&task, body).await {
                     Ok(true) => {
@@ -499,7 +498,7 @@ impl AgentService {
 }
 
 impl AgentTask {
-    /// Notes what the agent says of its state; whether there is anything to note.
+    /// Notes the state that the agent reports; returns whether there is anything to note.
     fn note_state(&mut self, state: Option<AgentTaskState>, note: Option<String>) -> bool {
         if self.ended.is_some() {
             return false;
@@ -514,11 +513,11 @@ fn body(message: &impl Serialize) -> Vec<u8> {
     serde_json::to_vec(message).unwrap_or_default()
 }
 
-/// Hears announcements of agents.
+/// Takes announcements of agents.
 pub struct AnnouncementHandler(pub AgentService);
 
-/// Hears what agents say about tasks.
-pub struct TaskAnswerHandler(pub AgentService);
+/// Takes reports of agents on tasks.
+pub struct TaskReportHandler(pub AgentService);
 
 /// Takes results that other replicas hand over.
 pub struct TaskHandoverHandler(pub AgentService);
@@ -538,7 +537,7 @@ impl ControlHandler for AnnouncementHandler {
     }
 }
 
-impl ControlHandler for TaskAnswerHandler {
+impl ControlHandler for TaskReportHandler {
     fn message_type(&self) -> Option<&'static str> {
         None
     }
@@ -548,7 +547,7 @@ impl ControlHandler for TaskAnswerHandler {
     }
 
     fn max_body(&self) -> usize {
-        MAX_ANSWER
+        MAX_REPORT
     }
 
     fn handle<'a>(&'a self, asked: &'a ControlRequest) -> BoxFuture<'a, Result<Option<ControlReply>, ControlError>> {

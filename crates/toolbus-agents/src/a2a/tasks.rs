@@ -21,11 +21,11 @@ const ATTEMPTS: usize = 16;
 #[serde(rename_all = "camelCase")]
 pub(crate) struct AgentTask {
     pub(crate) id: String,
-    /// Who gave it.
+    /// The agent that gave it.
     pub(crate) caller: AgentName,
-    /// Whose part of what is limited it uses.
+    /// The share of the limits that it uses.
     pub(crate) share: String,
-    /// Who has to do it.
+    /// The agent that has to do it.
     pub(crate) agent: AgentName,
     pub(crate) skill: String,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -54,12 +54,12 @@ pub(crate) struct AgentTask {
     /// The replica that ended it: what two replicas write at once must differ, for one of them to learn that it was slower.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) ended_by: Option<String>,
-    /// Digest of the answer that counts; once it is kept, of the result as it is handed to that replica.
+    /// Digest of the report that counts; once it is kept, of the result as it is handed to that replica.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) digest: Option<String>,
 }
 
-/// A task in the list of its share, which alone says how many there are.
+/// A task in the list of its share, by which alone tasks are counted.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct TaskEntry {
@@ -105,7 +105,7 @@ impl AgentTasks {
     ///
     /// The list of the share is changed in one conditional write, so that calls at the same time do not exceed `max`.
     pub(crate) async fn begin(&self, task: &AgentTask, max: usize, due: u64) -> Result<(), BeginError> {
-        // Those whose places are free: what is in the store is deleted before the list forgets where it is.
+        // Ended tasks that make room: they are deleted from the store before the list forgets them.
         let mut deleted: Vec<String> = Vec::new();
         loop {
             let begun = self.shares.update(&task.share, |entries: &mut Vec<TaskEntry>| {
@@ -132,7 +132,7 @@ impl AgentTasks {
             }
         }
         if let Err(error) = self.store.put(TASKS, &task.id, written(task)).await {
-            // Where that fails, too, the place is free again when the task would have been late.
+            // Where that fails, too, the list has room again when the task would have been late.
             let _ = self.remove(&task.id, &task.share).await;
             return Err(error.into());
         }
@@ -154,8 +154,8 @@ impl AgentTasks {
         Ok(self.get(id).await?.filter(is_own))
     }
 
-    /// Changes a task; `change` says whether there is anything to change, and is called again after another process was
-    /// faster. Returns the task if it was changed.
+    /// Changes a task; `change` returns whether there is anything to change, and is called again after another process
+    /// was faster. Returns the task if it was changed.
     pub(crate) async fn update(
         &self,
         id: &str,

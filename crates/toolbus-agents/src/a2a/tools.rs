@@ -1,4 +1,4 @@
-//! The tools: who there is, and tasks for them.
+//! The tools: a list of agents, and tasks for them.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -52,7 +52,7 @@ pub struct A2aTools {
 }
 
 impl A2aTools {
-    /// Tools for these agents: `allowed` says who may give tasks to whom, and `egress` which hosts may be reached.
+    /// Tools for these agents: `allowed` has the agents that each may give tasks to, and `egress` the reachable hosts.
     #[must_use]
     pub fn new(service: AgentService, allowed: AllowedAgents, egress: Egress) -> Self {
         Self { service, allowed: Arc::new(allowed), egress }
@@ -277,7 +277,7 @@ impl Executor for InvokeAgent {
             None => match service.send(&order).await {
                 Ok(()) => {}
                 Err(error) if error.is_certain() => return Err(not_sent(service, &task, &error).await),
-                // The agent may have it: what it answers counts.
+                // The agent may have it: its result counts.
                 Err(error) => is_sent = Err(unknown(&task, &error)),
             },
         }
@@ -441,7 +441,7 @@ struct AgentDetails {
     card: AgentCard,
     #[serde(skip_serializing_if = "Option::is_none")]
     last_seen: Option<String>,
-    /// Why the agent could not be asked.
+    /// Why the agent's card could not be fetched.
     #[serde(skip_serializing_if = "Option::is_none")]
     problem: Option<String>,
 }

@@ -76,7 +76,7 @@ async fn a_caller_gets_the_guides_of_tools_that_it_can_use() {
 }
 
 #[tokio::test]
-async fn files_of_a_folder_are_guides_for_all_or_for_those_who_can_use_their_tools() {
+async fn files_of_a_folder_are_guides_for_every_caller_or_for_users_of_their_tools() {
     let folder = tempfile::tempdir().unwrap();
     let write = |name: &str, text: &str| fs::write(folder.path().join(name), text).unwrap();
     write("house.md", "# The house\n\nBe brief.");

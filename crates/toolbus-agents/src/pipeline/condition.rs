@@ -28,7 +28,7 @@ enum ConditionTest {
 }
 
 impl StepCondition {
-    /// Reads `{"value": REFERENCE, TEST: …}`. `resolve` says what a reference means.
+    /// Reads `{"value": REFERENCE, TEST: …}`. `resolve` finds the value of a reference.
     ///
     /// # Errors
     ///
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn each_test_is_met_by_what_it_names() {
+    fn each_test_is_met_by_its_values() {
         let ids = [9_007_199_254_740_992_u64, 9_007_199_254_740_993];
         let value = Arc::new(json!({
             "n": 5, "text": "all good", "list": ["x", 1], "null": null, "no": false,
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_condition_is_refused() {
+    fn an_invalid_condition_is_refused() {
         for refused in [
             json!(1),
             json!({"value": "a"}),

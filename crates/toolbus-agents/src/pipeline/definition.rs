@@ -169,13 +169,12 @@ fn names_of(step: &Value) -> impl Iterator<Item = &str> {
 /// The names of values in a pipeline.
 struct StepNames<'a> {
     all: HashSet<&'a str>,
-    /// Those of the steps before the one that is read, with the numbers of these steps.
+    /// Names of values of earlier steps, with the numbers of these steps.
     earlier: HashMap<&'a str, usize>,
 }
 
 impl StepNames<'_> {
-    /// Finds what a reference means. `input` is what the step has from `input_from`; `has_items` says whether it has
-    /// `for_each`.
+    /// Resolves a reference. `input` is the value of the step's `input_from`; `has_items` means that it has `for_each`.
     fn resolve(&self, text: &str, input: Option<&ValueRef>, has_items: bool) -> Result<ValueRef, String> {
         let text = text.trim();
         let (name, pointer) = text.split_at(text.find('/').unwrap_or(text.len()));

@@ -30,7 +30,7 @@ const MAX_ARGUMENTS: usize = 1024 * 1024;
 const MAX_RESULT: usize = 1024 * 1024;
 /// Longest text of a failure in the result, in characters.
 const MAX_ERROR: usize = 500;
-/// Longest wait before another attempt where the failure says nothing, and the first one.
+/// First and longest wait before another attempt where the failure has no `retry_after`.
 const PAUSES: [Duration; 2] = [Duration::from_millis(200), Duration::from_secs(5)];
 /// Memory of one value within a larger one, in bytes.
 const NODE: usize = size_of::<Value>();
@@ -63,7 +63,7 @@ enum StepEnd {
 /// Why a step has no value.
 #[derive(Clone)]
 struct StepFailure {
-    /// The code of a refused call; `None` where the tool itself says that it failed.
+    /// The code of a refused call; `None` where the tool returned an error.
     code: Option<Code>,
     text: String,
     /// Known facts about side effects.
@@ -347,7 +347,7 @@ impl<'a> PipelineRun<'a> {
         }
     }
 
-    /// Calls the tool of a step, more than once where the step says so and it is safe.
+    /// Calls the tool of a step, more than once where the step allows it and it is safe.
     async fn called(&self, step: &StepPlan, key: Option<String>, arguments: String, deadline: Instant) -> StepEnd {
         let key: Option<Arc<str>> = key.map(Into::into);
         let [mut pause, longest] = PAUSES;
@@ -464,7 +464,7 @@ fn written(reports: &[PipelineReport]) -> String {
     format!(r#"{{"pipelines":{}}}"#, serde_json::to_string(reports).unwrap_or_default())
 }
 
-/// The value of a step, and what the result says of it.
+/// The value of a step, and its report.
 fn reported(id: &str, end: StepEnd) -> (Option<Value>, StepReport) {
     let id = id.to_owned();
     let report =

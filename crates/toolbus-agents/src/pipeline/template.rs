@@ -21,7 +21,7 @@ pub(super) enum ValueOrigin {
     Item,
 }
 
-/// A place in a value: `step`, or `step/json/pointer`.
+/// A location in a value: `step`, or `step/json/pointer`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct ValueRef {
     pub(super) origin: ValueOrigin,
@@ -36,7 +36,7 @@ pub(super) struct ValueRef {
 pub(super) enum ValueTemplate {
     /// Without references: a number, `true`, a string.
     Fixed(Value),
-    /// A string that is one reference: the value itself takes its place, whatever its type is.
+    /// A string that is one reference: the value itself replaces it, whatever its type is.
     Ref(ValueRef),
     /// A string with references in it.
     Text(Vec<TextPart>),
@@ -54,7 +54,7 @@ pub(super) enum TextPart {
 /// The values that references find.
 #[derive(Clone, Copy)]
 pub(super) struct StepValues<'a> {
-    /// Those of steps, by number; `None` for a step that has none.
+    /// Values of steps, by number; `None` for a step without one.
     pub(super) steps: &'a [Option<Arc<Value>>],
     /// The element that the step is called for.
     pub(super) item: Option<&'a Value>,
@@ -88,7 +88,7 @@ impl<'a> StepValues<'a> {
 }
 
 impl ValueTemplate {
-    /// Reads arguments. `resolve` says what a reference means.
+    /// Reads arguments. `resolve` finds the value of a reference.
     ///
     /// # Errors
     ///
@@ -112,7 +112,7 @@ impl ValueTemplate {
     ///
     /// # Errors
     ///
-    /// Those of [`Self::parse`].
+    /// See [`Self::parse`].
     pub(super) fn parse_object(
         fields: &Map<String, Value>,
         resolve: &mut impl FnMut(&str) -> Result<ValueRef, String>,
@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn a_string_that_is_one_reference_becomes_the_value_and_in_a_longer_one_it_is_text() {
+    fn a_reference_alone_becomes_the_value_and_in_a_longer_string_text() {
         let value = json!({"name": "An\"a", "list": [1, {"x": null}], "a/b": true});
         for (template, expected) in [
             (json!({"v": "{{a/list}}"}), r#"{"v":[1,{"x":null}]}"#),
@@ -280,13 +280,13 @@ mod tests {
     }
 
     #[test]
-    fn what_a_value_says_is_never_read_as_a_reference() {
+    fn a_value_is_never_read_as_a_reference() {
         let value = json!("{{item}}");
         assert_eq!(render(&json!(["{{a}}", "-{{a}}"]), Some(value), 100).unwrap(), r#"["{{item}}","-{{item}}"]"#);
     }
 
     #[test]
-    fn a_value_that_is_not_there_and_one_that_is_too_large_are_refused() {
+    fn a_missing_or_too_large_value_is_refused() {
         let of = |template: Value, value| render(&template, value, 30);
         assert_eq!(of(json!("{{a/x}}"), None), Err(RenderError::NoValue("a/x".to_owned())));
         assert_eq!(of(json!("{{a/x}}"), Some(json!([1]))), Err(RenderError::NotFound("a/x".to_owned())));

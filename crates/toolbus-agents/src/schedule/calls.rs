@@ -26,7 +26,7 @@ const CALLS: usize = 64;
 const CALLS_OF_SHARE: usize = 8;
 /// Number of times that a call that could not begin is tried, before its failure is published.
 pub(super) const TRIES: u32 = 6;
-/// Bytes of messages that may wait here for a queue. Of a call whose message has no room, the ledger is asked again.
+/// Bytes of messages that may wait here for a queue. A call whose message has no room is looked up in the ledger again.
 const MAX_WAITING: usize = 16 * 1024 * 1024;
 
 /// Calls tools at the times of tasks.
@@ -71,7 +71,7 @@ pub(super) struct DueCall {
 }
 
 impl EndedCall {
-    /// Reason for which the call has no good result, without what the tool said.
+    /// Reason for which the call has no good result, without the tool's text.
     pub(super) fn failure(&self) -> Option<&'static str> {
         match &self.result {
             Ok(output) => output.is_error.then_some("error of the tool"),
@@ -122,7 +122,7 @@ impl ScheduledCalls {
         CALLS_OF_SHARE.saturating_sub(self.running.values().filter(|call| call.share == share).count())
     }
 
-    /// A place to run, if there is one.
+    /// A slot to run in, if one is free.
     pub(super) fn slot(&self) -> Option<OwnedSemaphorePermit> {
         Arc::clone(&self.slots).try_acquire_owned().ok()
     }

@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn a_time_that_a_clock_change_leaves_out_is_made_up_for_and_one_that_comes_twice_is_taken_once() {
+    fn a_time_skipped_by_a_clock_change_comes_later_and_a_repeated_one_once() {
         let in_spring = times("30 2 * * *", "2026-03-28T23:00:00Z", 2);
         assert_eq!(in_spring, ["03-29 03:00:00 +02:00", "03-30 02:30:00 +02:00"]);
         let in_autumn = times("30 2 * * *", "2026-10-24T22:00:00Z", 2);
@@ -161,20 +161,20 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_expression_is_refused() {
+    fn an_invalid_expression_is_refused() {
         let refused =
             ["", "* * *", "61 * * * *", "*/0 * * * *", "@reboot", "0 9 * * 1-", "* * * * * * *", "0 0 * * * 2030"];
         for text in refused {
             assert!(CronExpression::parse(text, berlin()).is_err(), "{text}");
         }
-        let said = |text| CronExpression::parse(text, berlin()).unwrap_err().to_string();
+        let error = |text| CronExpression::parse(text, berlin()).unwrap_err().to_string();
         let fields = "it needs five fields (minute hour day-of-month month day-of-week), or six with seconds first";
-        assert_eq!((said("* * *"), said("@reboot")), (fields.to_owned(), fields.to_owned()));
+        assert_eq!((error("* * *"), error("@reboot")), (fields.to_owned(), fields.to_owned()));
         assert_eq!(
-            said("0 0 9 * * FOO"),
+            error("0 0 9 * * FOO"),
             "the day of the week `FOO` is not 0 to 7 or SUN to SAT, a list, a range or a step"
         );
-        assert_eq!(said("0 25 * * *"), "the hour `25` is not 0 to 23, a list, a range or a step");
+        assert_eq!(error("0 25 * * *"), "the hour `25` is not 0 to 23, a list, a range or a step");
     }
 
     #[test]

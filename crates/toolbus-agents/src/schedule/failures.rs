@@ -62,7 +62,7 @@ impl TaskFailures {
         self.0.lock().retries.get(id).copied()
     }
 
-    /// Whether the message of a task failed, and so what it tells of has ended.
+    /// Whether the message of a task failed, and so the call that it reports has ended.
     pub(super) fn has_message(&self, id: &str) -> bool {
         self.0.lock().reasons.contains_key(&(id.to_owned(), FiringStep::Message))
     }

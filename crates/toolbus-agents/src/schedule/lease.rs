@@ -1,8 +1,8 @@
 //! Which of the processes that share a store publishes what is due: the one that holds the lease.
 //!
 //! No clock of one process is compared with that of another. The holder writes another value every few seconds, and a
-//! process that has seen one value for [`LEASE`] takes its place. The holder's own authority ends earlier, by its own clock,
-//! so that one that was stopped for a while knows that it holds the lease no more.
+//! process that has seen one value for [`LEASE`] takes the lease. The holder's own authority ends earlier, by its own
+//! clock, so that one that was stopped for a while knows that it holds the lease no more.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -89,7 +89,7 @@ impl Lease {
         }
     }
 
-    /// Puts the next value in the place of `expected`. After an error the same value is tried again: it may be there.
+    /// Replaces `expected` by the next value. After an error the same value is tried again: it may be there.
     async fn write(&mut self, expected: Option<&[u8]>, now: Instant) -> Result<Option<Instant>, StoreError> {
         let value = format!("{} {}", self.id, self.number).into_bytes();
         match self.store.replace(SCHEDULER, KEY, expected, value.clone()).await {
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_process_that_was_stopped_has_no_authority_when_another_one_takes_its_place() {
+    async fn a_stopped_process_has_no_authority_when_another_takes_the_lease() {
         let (mut one, mut other, clock) = two();
         let until = one.hold().await.unwrap().unwrap();
         other.hold().await.unwrap();

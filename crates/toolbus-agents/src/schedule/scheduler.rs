@@ -1,8 +1,8 @@
 //! Publishes what is due.
 //!
 //! One process does so at a time: where processes share a store, the one that holds the lease. A task stays due until
-//! the broker has confirmed its message and put it into a queue; then the store is told, so that a crash between the two
-//! publishes the message again, with the same id.
+//! the broker has confirmed its message and put it into a queue; then the store is updated, so that a crash between the
+//! two publishes the message again, with the same id.
 //!
 //! Where a task calls a tool, the store has the time before the call begins, and the message is published when the call
 //! has ended. Other tasks do not wait for that.
@@ -60,7 +60,7 @@ pub struct Scheduler {
     due: BTreeMap<String, u64>,
     /// Messages that could not be published, by the id of their task.
     failing: HashMap<String, Retry>,
-    /// Messages that were published, but of which the store could not be told, by the id of their task.
+    /// Messages that were published, and could not be noted in the store, by the id of their task.
     unsettled: HashMap<String, Published>,
     calls: ScheduledCalls,
     /// Whether nothing begins any more.
@@ -111,14 +111,14 @@ struct SharePass {
     published: Vec<Published>,
     /// Calls whose times the store has.
     calls: Vec<DueCall>,
-    /// Whether calls are due that found no place to run.
+    /// Whether calls are due that found no slot.
     is_waiting: bool,
     /// The tasks that there are then.
     tasks: Result<Vec<Task>, ShareValueError>,
 }
 
 impl Scheduler {
-    /// A scheduler, which calls tools by `invoker`, as agents of `policy`; `is_shared` says that other processes may use
+    /// A scheduler, which calls tools by `invoker`, as agents of `policy`; `is_shared` if other processes may use
     /// the store.
     #[must_use]
     pub fn new(
@@ -195,7 +195,7 @@ impl Scheduler {
                 Some(until) => Some(until),
                 None => {
                     self.read = None;
-                    // The process that publishes now asks the ledger.
+                    // The process that publishes now reads the ledger.
                     self.calls.retain(|_| false);
                     self.tasks.failures().retain(|_| false);
                     return Ok(PERIOD);
@@ -303,11 +303,11 @@ impl Scheduler {
         Ok(tasks.into_iter().map(|task| task.id).collect())
     }
 
-    /// Notes when a share is due next. Calls that run, and those that wait for a place to run, are looked at when one ends.
+    /// Notes when a share is due next. Calls that run, and those that wait for a slot, are looked at when one ends.
     fn plan(&mut self, share: String, tasks: &[Task]) {
         let is_waiting = self.calls.is_waiting(&share);
         let at = |task: &Task| {
-            let has_to_call = task.tool.is_some() && !self.is_answered(task);
+            let has_to_call = task.tool.is_some() && !self.has_message(task);
             let is_later = has_to_call && (is_waiting || self.calls.is_running(task));
             let due = if task.begun.is_some() { 0 } else { task.next * 1000 };
             (!is_later).then(|| due.max(self.failing.get(&task.id).map_or(0, |retry| retry.at)))
@@ -318,14 +318,14 @@ impl Scheduler {
         };
     }
 
-    /// Takes calls that have ended: what became of them is published, or they are tried again.
+    /// Takes calls that have ended: their results are published, or they are tried again.
     fn take_ended(&mut self) {
         let (ended, waiting) = self.calls.take_ended();
         self.due.extend(waiting.into_iter().map(|share| (share, 0)));
         for call in ended {
             self.due.insert(call.share.clone(), 0);
             let id = &call.task.id;
-            // The next process asks the ledger what became of it.
+            // The next process reads its result from the ledger.
             if self.is_stopping && call.result.is_err() {
                 continue;
             }
@@ -347,11 +347,11 @@ impl Scheduler {
     }
 
     /// Whether the call of a task was made, and its message is to be published or noted.
-    fn is_answered(&self, task: &Task) -> bool {
+    fn has_message(&self, task: &Task) -> bool {
         self.calls.message_of(task).is_some() || self.unsettled.get(&task.id).is_some_and(|one| one.next == task.next)
     }
 
-    /// Publishes what is due of a share, and tells the store of that and of the calls that may begin.
+    /// Publishes what is due of a share, and notes that and the calls that may begin in the store.
     async fn publish_share(&self, share: &str, until: Option<Instant>) -> SharePass {
         let mut pass = SharePass { published: Vec::new(), calls: Vec::new(), is_waiting: false, tasks: Ok(Vec::new()) };
         // Read now, so that a task that was cancelled by another process is not published.
@@ -366,8 +366,8 @@ impl Scheduler {
         };
         let mut publishing: Vec<BoxFuture<'_, Published>> = Vec::new();
         for task in tasks.iter().filter(is_due) {
-            let is_answered = self.is_answered(task);
-            if is_answered || (task.tool.is_none() && !self.is_stopping) {
+            let has_message = self.has_message(task);
+            if has_message || (task.tool.is_none() && !self.is_stopping) {
                 publishing.push(self.publish_task(task, now / 1000, until).boxed());
             } else if task.tool.is_some() && !self.is_stopping && !self.calls.is_running(task) {
                 self.call(share, task, now / 1000, &mut pass);
@@ -386,7 +386,7 @@ impl Scheduler {
         pass
     }
 
-    /// Notes the call of a task that is due, if there is a place for it.
+    /// Notes the call of a task that is due, if a slot is free.
     fn call(&self, share: &str, task: &Task, now: u64, pass: &mut SharePass) {
         let (id, next) = (task.id.clone(), task.next);
         let due = match task.begun {
@@ -408,7 +408,7 @@ impl Scheduler {
         }
     }
 
-    /// Tells the store what was published, and which calls may begin.
+    /// Notes in the store what was published, and which calls may begin.
     async fn settle(&self, share: &str, pass: &SharePass) -> Result<Vec<Task>, ShareValueError> {
         let settled = self.tasks.update(share, |tasks| {
             for Published { id, next, last, then, .. } in &pass.published {

@@ -33,7 +33,7 @@ pub(crate) struct Task {
     /// The last time that was published.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) last: Option<u64>,
-    /// Tool call made at each time; absent: the agent is told that the time has come.
+    /// Tool call made at each time; absent: the agent gets a message.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) tool: Option<ScheduledCall>,
     /// The time whose call may have begun, and whose result is not published.

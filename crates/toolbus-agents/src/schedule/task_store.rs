@@ -23,7 +23,7 @@ const CHANGES: usize = 64;
 #[derive(Debug, Clone, Serialize, Deserialize)]
 struct TaskChange {
     id: String,
-    /// Whose tasks have changed.
+    /// The share with changed tasks.
     share: String,
 }
 
@@ -33,7 +33,7 @@ pub struct TaskStore {
     store: Arc<dyn Store>,
     tasks: ShareValues,
     changes: ShareValues,
-    /// Tells the scheduler of this process of changes.
+    /// Notifies the scheduler of this process of changes.
     changed: Arc<Notify>,
     failures: TaskFailures,
     random: Random,
@@ -82,22 +82,22 @@ impl TaskStore {
         self.tasks.update(share, change).await
     }
 
-    /// Tells schedulers, also of other processes, that tasks of a share have changed.
-    pub(super) async fn tell(&self, share: &str) -> Result<(), ShareValueError> {
+    /// Announces to schedulers, also of other processes, that tasks of a share have changed.
+    pub(super) async fn announce(&self, share: &str) -> Result<(), ShareValueError> {
         let change = TaskChange { id: self.random.id(), share: share.to_owned() };
-        let told = self.changes.update(CHANGE, |changes: &mut Vec<TaskChange>| {
+        let written = self.changes.update(CHANGE, |changes: &mut Vec<TaskChange>| {
             changes.push(change.clone());
             changes.drain(..changes.len().saturating_sub(CHANGES));
             Ok::<_, Infallible>(())
         });
-        let told = match told.await {
+        let announced = match written.await {
             Ok(Ok(())) => Ok(()),
             Err(ShareValueError::Store(error)) => Err(error.into()),
             // Schedulers do not know what has changed before this one, and read everything.
             Err(_) => self.changes.put(CHANGE, &vec![change]).await,
         };
         self.changed.notify_one();
-        told
+        announced
     }
 
     /// The latest changes, as the store has them: other bytes after each.
@@ -105,7 +105,7 @@ impl TaskStore {
         Ok(self.store.get(SCHEDULER, CHANGE).await?)
     }
 
-    /// The shares that have changed between two of [`Self::last_change`]; `None` if that cannot be told.
+    /// The shares that have changed between two of [`Self::last_change`]; `None` if they are not known.
     pub(super) fn changed_between(&self, earlier: Option<&[u8]>, later: Option<&[u8]>) -> Option<Vec<String>> {
         let read = |value| self.changes.parse::<Vec<TaskChange>>(CHANGE, value).ok();
         let (last, later) = (read(earlier)?.pop()?, read(later)?);
@@ -146,13 +146,13 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn changes_are_told_by_share_unless_too_many_were_missed_or_another_version_told_of_them() {
+    async fn changes_are_listed_by_share_unless_too_many_were_missed_or_another_version_wrote_them() {
         let store = Arc::new(MemoryStore::default());
         let tasks = tasks(&store);
-        let shares = async |tell: &[&str]| {
+        let shares = async |changed: &[&str]| {
             let before = tasks.last_change().await.unwrap();
-            for share in tell {
-                tasks.tell(share).await.unwrap();
+            for share in changed {
+                tasks.announce(share).await.unwrap();
             }
             let after = tasks.last_change().await.unwrap();
             tasks.changed_between(before.as_deref(), after.as_deref())

@@ -1,7 +1,7 @@
 //! The tools: `schedule_task`, `list_scheduled_tasks` and `cancel_scheduled_task`.
 //!
 //! A call that is to be scheduled passes the gates of a call of now, as its caller and as what it will run as, so that
-//! mistakes are told at once; when it runs, they are asked again.
+//! mistakes are reported at once; it passes them again when it runs.
 
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -236,7 +236,7 @@ impl Executor for Schedule {
             }
             Err(error) => return Err(away(&error)),
         }
-        tools.tasks.tell(&share).await.map_err(|error| away(&error))?;
+        tools.tasks.announce(&share).await.map_err(|error| away(&error))?;
         let zone = task.zone();
         let Task { name, cron, tool, .. } = task;
         let called = tool.map_or_else(String::new, |call| format!(" `{}` is called then.", call.name));
@@ -248,7 +248,7 @@ impl Executor for Schedule {
 }
 
 impl ScheduleTools {
-    /// The task that the arguments ask for.
+    /// The task of the arguments.
     async fn task(&self, agent: &AgentName, arguments: ScheduleArguments) -> Result<Task, ToolFailure> {
         let ScheduleArguments { name, cron, description, run_once, run_once_alias, timezone, tool: _ } = arguments;
         if name.chars().any(char::is_control) || name.trim().is_empty() {

@@ -1,4 +1,4 @@
-//! Hints for a prompt: which services fit what a user says.
+//! Hints for a prompt: services that fit a user's message.
 
 use toolbus_core::HintSource;
 use toolbus_core::caller::Caller;

@@ -88,7 +88,7 @@ impl Indexes {
         effective: &EffectiveTools,
         sources: &SearchSources,
     ) -> Option<Arc<ServiceIndex>> {
-        // An agent is asked by a tool, which the caller must be able to use.
+        // An agent is called by a tool, which the caller must be able to use.
         let agent = effective.get(INVOKE).map(|_| caller.agent.clone());
         // Before what it stands for is read: what changes meanwhile is read again the next time.
         let key = ServiceKey { tools: effective.id()?, version: (sources.version)(), agent };

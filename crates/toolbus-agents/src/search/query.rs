@@ -1,4 +1,4 @@
-//! The words of a query that say what is meant.
+//! The significant words of a query.
 //!
 //! Descriptions of tools are short and seldom ask questions, so that words such as `what` and `there` would be the rarest
 //! of a query, and count most.

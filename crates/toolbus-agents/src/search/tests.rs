@@ -40,7 +40,7 @@ fn policy() -> PolicyHandle {
     testing::policy(registry, agents)
 }
 
-/// One agent, to which every caller may give tasks that has the tool for that.
+/// An agent, to which every caller with the tool may give tasks.
 fn agents(_: &Caller) -> Vec<AgentCard> {
     let skill = |id: &str| AgentSkill {
         id: id.to_owned(),
@@ -56,7 +56,7 @@ fn agents(_: &Caller) -> Vec<AgentCard> {
     vec![card]
 }
 
-/// Returns what is said of servers and agents; nothing of it changes.
+/// Fixed descriptions of servers and agents.
 fn sources() -> SearchSources {
     let summaries: Summaries = Arc::new(|server| (server == "github").then(|| "Repositories\nand issues".to_owned()));
     SearchSources { summaries, agents: Arc::new(agents), version: Arc::new(|| 0) }
@@ -96,7 +96,7 @@ async fn agents_are_found_by_their_skills_if_the_caller_has_the_tool_that_gives_
 }
 
 #[test]
-fn of_a_large_card_a_bounded_part_is_searched() {
+fn a_bounded_part_of_a_large_card_is_searched() {
     let skill = |number: usize| AgentSkill {
         id: format!("s{number}"),
         examples: vec!["e".repeat(1000)],
@@ -143,7 +143,7 @@ fn hints_name_the_tool_that_finds_more_if_the_caller_has_it() {
 }
 
 #[test]
-fn what_changes_is_searched_at_once_and_what_stays_is_read_once() {
+fn a_change_is_searched_at_once_and_unchanged_text_is_read_once() {
     let (policy, reads) = (policy(), Arc::new(AtomicU64::new(0)));
     let version = Arc::new(AtomicU64::new(0));
     let (counted, now) = (Arc::clone(&reads), Arc::clone(&version));

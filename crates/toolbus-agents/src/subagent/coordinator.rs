@@ -32,7 +32,7 @@ use crate::texts::rfc3339;
 const PROFILE: &str = "subagent";
 /// Longest wait for the confirm of a message.
 const PUBLISH_TIME: Duration = Duration::from_secs(10);
-/// Time between two looks at what is over and what is to be told.
+/// Time between two sweeps for expired tasks and undelivered results.
 const PERIOD: Duration = Duration::from_secs(5);
 /// Shortest time of a task.
 const MIN_TIME: Duration = Duration::from_secs(60);
@@ -58,7 +58,7 @@ pub struct Subagents {
     /// When the tasks of each share are looked at.
     plan: Arc<tokio::sync::Mutex<SharePlan>>,
     /// Shares with a result that did not arrive: they are looked at soon.
-    untold: Arc<Mutex<BTreeSet<String>>>,
+    undelivered: Arc<Mutex<BTreeSet<String>>>,
     ignored: Arc<Throttle>,
     away: Arc<Throttle>,
     lost: Arc<Throttle>,
@@ -107,7 +107,7 @@ impl Subagents {
             clock,
             random,
             plan: Arc::new(tokio::sync::Mutex::new(SharePlan::new(MIN_TIME))),
-            untold: Arc::default(),
+            undelivered: Arc::default(),
             ignored: Arc::default(),
             away: Arc::default(),
             lost: Arc::default(),
@@ -118,7 +118,7 @@ impl Subagents {
         self.clock.since_epoch().as_secs()
     }
 
-    /// An id for a task of a share, which says whose it is.
+    /// An id for a task, which begins with the digits of its share.
     pub(super) fn task_id(&self, share: &str) -> String {
         let random = self.random.id();
         format!("{}{}", digits(share), random.get(..ID_DIGITS).unwrap_or(&random))
@@ -135,7 +135,7 @@ impl Subagents {
         self.config.pools.get(name).map(Vec::as_slice).unwrap_or_default()
     }
 
-    /// Times out tasks and tells results that were not told, until `stop` is cancelled.
+    /// Times out tasks and delivers pending results, until `stop` is cancelled.
     pub async fn run(self, stop: CancellationToken) {
         while !stop.is_cancelled() {
             if let Err(error) = self.sweep().await
@@ -154,7 +154,7 @@ impl Subagents {
     pub(super) async fn sweep(&self) -> Result<(), ShareValueError> {
         let (now, mut plan) = (self.now(), self.plan.lock().await);
         let mut failed = None;
-        std::mem::take(&mut *self.untold.lock()).into_iter().for_each(|share| plan.hurry(share));
+        std::mem::take(&mut *self.undelivered.lock()).into_iter().for_each(|share| plan.hurry(share));
         for share in plan.due(&self.tasks, now).await? {
             // Tasks that cannot be read keep none of the others from being.
             match self.sweep_share(&share, now).await {
@@ -166,7 +166,7 @@ impl Subagents {
         failed.map_or(Ok(()), Err)
     }
 
-    /// Times out tasks of a share and tells what was not told; returns when something is due next.
+    /// Times out tasks of a share and delivers its pending results; returns when something is due next.
     async fn sweep_share(&self, share: &str, now: u64) -> Result<Option<u64>, ShareValueError> {
         let mut tasks: Vec<SubagentTask> = self.tasks.read(share).await?;
         if tasks.iter().any(|task| task.end.is_none() && task.deadline <= now) {
@@ -183,14 +183,14 @@ impl Subagents {
         }
         let mut next = tasks.iter().filter(|task| task.end.is_none()).map(|task| task.deadline).min();
         for task in tasks.iter().filter(|task| task.end.as_ref().is_some_and(|end| !end.is_told)) {
-            if !self.tell(share, task).await? {
+            if !self.deliver(share, task).await? {
                 next = Some(now);
             }
         }
         Ok(next)
     }
 
-    /// Brings a task to its pool.
+    /// Publishes a task to its pool.
     pub(super) async fn offer(&self, task: &SubagentTask, context: Option<String>) -> Result<(), NotPublished> {
         let body = SubagentTaskMessage {
             task_id: task.id.clone(),
@@ -207,15 +207,15 @@ impl Subagents {
         self.publish(topic::subagent_task(&task.pool), envelope, &body, true).await
     }
 
-    /// Tells the pool of a task that it is not to be worked on; who does not hear it is ignored later.
+    /// Cancels a task at its pool; later reports of agents that miss the message are ignored.
     pub(super) async fn call_off(&self, task: &SubagentTask, reason: &str) {
         let body = SubagentCancelMessage { task_id: task.id.clone(), reason: reason.to_owned() };
         let envelope = self.envelope(message_type::SUBAGENT_CANCEL_MESSAGE, task, "cancel");
         let _ = self.publish(topic::subagent_cancel(&task.pool), envelope, &body, false).await;
     }
 
-    /// Brings the result of a task to the agent that gave it; whether it has arrived. If not, it is told again later.
-    async fn tell(&self, share: &str, task: &SubagentTask) -> Result<bool, ShareValueError> {
+    /// Publishes the result of a task to the agent that gave it; returns whether it has arrived.
+    async fn deliver(&self, share: &str, task: &SubagentTask) -> Result<bool, ShareValueError> {
         let Some(end) = &task.end else { return Ok(true) };
         let body = SubagentResultMessage {
             task_id: task.id.clone(),
@@ -230,12 +230,12 @@ impl Subagents {
         let has_arrived =
             self.publish(topic::subagent_result(task.agent.as_str()), envelope, &body, true).await.is_ok();
         if has_arrived {
-            let told = self.tasks.update(share, |tasks: &mut Vec<SubagentTask>| {
-                let told = tasks.iter_mut().find(|one| one.id == task.id).and_then(|one| one.end.as_mut());
-                told.into_iter().for_each(|end| end.is_told = true);
+            let marked = self.tasks.update(share, |tasks: &mut Vec<SubagentTask>| {
+                let end = tasks.iter_mut().find(|one| one.id == task.id).and_then(|one| one.end.as_mut());
+                end.into_iter().for_each(|end| end.is_told = true);
                 Ok::<_, Infallible>(())
             });
-            let Ok(()) = told.await?;
+            let Ok(()) = marked.await?;
         }
         Ok(has_arrived)
     }
@@ -280,7 +280,7 @@ impl Subagents {
         Ok(())
     }
 
-    /// Takes a report of progress: `Ok` says that it is one of the agent that works on the task.
+    /// Takes a report of progress; `Ok` if it comes from the agent that works on the task.
     pub(super) async fn progressed(
         &self,
         sender: Option<&AgentName>,
@@ -301,7 +301,7 @@ impl Subagents {
         Ok(Ok(()))
     }
 
-    /// Takes a result, and tells it.
+    /// Takes a result, and delivers it.
     pub(super) async fn ended(
         &self,
         sender: Option<&AgentName>,
@@ -315,9 +315,9 @@ impl Subagents {
         });
         let ended = ended.await?;
         let Ok((share, task)) = ended else { return Ok(ended.map(drop)) };
-        // It is kept: what fails now is told later.
-        if !matches!(self.tell(&share, &task).await, Ok(true)) {
-            self.untold.lock().insert(share);
+        // It is kept: a failed delivery is repeated later.
+        if !matches!(self.deliver(&share, &task).await, Ok(true)) {
+            self.undelivered.lock().insert(share);
         }
         Ok(Ok(()))
     }
@@ -384,7 +384,7 @@ impl Subagents {
     }
 }
 
-/// Takes what sub-agents report. Nothing is answered: a report that does not count is counted and ignored.
+/// Takes reports of sub-agents. None has a reply: a report that does not count is counted and ignored.
 impl ControlHandler for Subagents {
     fn message_type(&self) -> Option<&'static str> {
         None

@@ -1,4 +1,4 @@
-//! Tasks for sub-agents as operators see them: without what the task and its result say.
+//! Tasks for sub-agents as operators see them: without the texts of task and result.
 
 use std::cmp::Reverse;
 

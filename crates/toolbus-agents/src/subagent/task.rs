@@ -1,4 +1,4 @@
-//! A task of a sub-agent: who works on it, and what became of it.
+//! A task of a sub-agent: its worker, and its end.
 
 use std::time::Duration;
 
@@ -27,7 +27,7 @@ pub(super) struct SubagentTask {
     pub(super) description: String,
     pub(super) created: u64,
     pub(super) deadline: u64,
-    /// The agent that works on it, once it has said so.
+    /// The agent that works on it, once it has reported.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) worker: Option<AgentName>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -56,7 +56,7 @@ pub(super) enum Ignored {
     NotAsked,
     /// Another agent works on the task.
     AnotherWorks,
-    /// The task has ended: it was answered or cancelled, or its time is over.
+    /// The task has ended: it has a result, was cancelled, or its time is over.
     Ended,
 }
 
@@ -103,7 +103,7 @@ impl SubagentTask {
     }
 }
 
-/// Forgets what has ended but for the latest, and of those what no list shows. What the agent was not told stays longest.
+/// Forgets what has ended but for the latest, and of those what no list shows. Undelivered results stay longest.
 pub(super) fn forget_ended(tasks: &mut Vec<SubagentTask>) {
     for task in tasks.iter_mut().filter(|task| task.end.is_some()) {
         task.description = shortened(&task.description, MAX_SHOWN).into_owned();
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn a_task_is_the_first_agents_of_its_pool_that_reports_and_nobody_elses() {
+    fn a_task_belongs_to_the_first_agent_of_its_pool_that_reports() {
         let pool = [agent("w1"), agent("w2")];
         let mut task = task("a");
         assert_eq!(task.claim(None, &pool, 1), Err(Ignored::NotAsked));
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn of_those_that_ended_the_latest_are_kept() {
+    fn the_latest_ended_tasks_are_kept() {
         let ended = |number: u64| {
             let end = SubagentEnd { at: number, output: String::new(), is_success: true, error: None, is_told: true };
             SubagentTask { end: Some(end), ..task(&number.to_string()) }
@@ -163,6 +163,6 @@ mod tests {
         tasks[2].end.as_mut().unwrap().is_told = false;
         forget_ended(&mut tasks);
         let ids: Vec<&str> = tasks.iter().map(|task| &*task.id).collect();
-        assert_eq!(ids, ["running", "20", "0", "4", "5", "6", "7", "8", "9"], "20 ran longest, 0 was not told");
+        assert_eq!(ids, ["running", "20", "0", "4", "5", "6", "7", "8", "9"], "20 ran longest, 0 was not delivered");
     }
 }

@@ -199,7 +199,7 @@ async fn an_operator_sees_how_far_the_tasks_of_all_agents_are() {
 }
 
 #[tokio::test]
-async fn reports_of_agents_that_were_not_asked_that_answer_twice_late_or_as_somebody_else_are_ignored() {
+async fn reports_of_outsiders_and_late_or_repeated_reports_are_ignored() {
     let fixture = Fixture::new();
     let (_offers, mut results) = (fixture.queue("subagent.task.thinkers"), fixture.queue("subagent.result.ana"));
     let (one, two) = (fixture.spawn().await, fixture.spawn().await);
@@ -222,7 +222,7 @@ async fn reports_of_agents_that_were_not_asked_that_answer_twice_late_or_as_some
         (&json!(false), &json!("The sub-agent did not finish within 5 minutes."))
     );
     fixture.subagents.sweep().await.unwrap();
-    assert!(results.try_recv().is_err(), "each end is told once");
+    assert!(results.try_recv().is_err(), "each end is delivered once");
 }
 
 #[tokio::test]
@@ -239,7 +239,7 @@ async fn a_task_that_is_cancelled_is_called_off_and_has_no_result() {
 }
 
 #[tokio::test]
-async fn a_task_that_nobody_takes_or_for_which_there_is_no_room_is_an_error() {
+async fn a_task_without_a_queue_or_beyond_the_limit_is_an_error() {
     let fixture = Fixture::new();
     let arguments = json!({"description": "x"});
     let output = fixture.call("ana", "spawn_subagent", arguments.clone()).await.unwrap();
@@ -257,7 +257,7 @@ async fn a_task_that_nobody_takes_or_for_which_there_is_no_room_is_an_error() {
 }
 
 #[tokio::test]
-async fn a_result_that_no_queue_takes_is_told_once_one_does() {
+async fn a_result_that_no_queue_takes_is_delivered_once_one_does() {
     let (fixture, _offers, id) = Fixture::with_task().await;
     assert_eq!(fixture.result("w1", &id, "42").await, Ok(()));
     fixture.subagents.sweep().await.unwrap();
@@ -287,7 +287,7 @@ async fn agents_without_a_section_share_no_whiteboard_by_their_tasks() {
 }
 
 #[tokio::test]
-async fn a_whiteboard_is_its_agents_and_that_of_the_sub_agents_that_work_for_it() {
+async fn a_whiteboard_is_open_to_its_agent_and_the_sub_agents_that_work_for_it() {
     let (fixture, _offers, id) = Fixture::with_task().await;
     let write = json!({"key": "plan", "value": "count twice"});
     assert_eq!(fixture.text("ana", "whiteboard_write", write).await, "Wrote 'plan' to the whiteboard.");
@@ -360,7 +360,7 @@ async fn a_task_whose_offer_is_not_confirmed_has_an_unknown_outcome_and_its_resu
 }
 
 #[tokio::test]
-async fn what_does_not_count_is_counted_by_its_reason() {
+async fn an_ignored_report_is_counted_by_its_reason() {
     let (fixture, _offers, id) = Fixture::with_task().await;
     let _results = fixture.queue("subagent.result.ana");
     let report = async |sender: Caller, id: &str| {
@@ -402,7 +402,7 @@ async fn a_report_that_arrives_while_the_store_is_away_has_to_come_again_and_cou
 }
 
 #[tokio::test]
-async fn tasks_that_are_not_due_are_not_read_and_an_untold_result_is_looked_at_soon() {
+async fn tasks_are_read_when_due_and_an_undelivered_result_soon() {
     let (fixture, _offers, id) = Fixture::with_task().await;
     let before = fixture.store.reads();
     for _ in 0..48 {
@@ -431,8 +431,8 @@ async fn descriptions_and_entries_of_any_characters_leave_room_for_results_in_th
             None => break text,
         }
     };
-    let told = "Error: the descriptions of the tasks that are under way leave no room for another. Wait for one, or cancel it.";
-    assert_eq!((&*full, ids.len()), (told, 16));
+    let text = "Error: the descriptions of the tasks that are under way leave no room for another. Wait for one, or cancel it.";
+    assert_eq!((&*full, ids.len()), (text, 16));
     for id in &ids {
         assert_eq!(fixture.result("w1", id, &"x".repeat(60_000)).await, Ok(()), "no result is lost");
     }

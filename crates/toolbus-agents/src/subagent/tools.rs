@@ -28,7 +28,7 @@ const MAX_CONTEXT: usize = 16_000;
 /// All descriptions of the tasks of an agent that are under way, in bytes as the store has them: the results of those that
 /// have ended need as much.
 const MAX_DESCRIPTIONS: usize = 384 * 1024;
-/// Minutes that a task has if its agent says nothing else.
+/// Minutes of a task without `timeout_minutes`.
 const DEFAULT_MINUTES: u64 = 10;
 /// Longest part of an output that a list shows, in characters.
 const MAX_LISTED: usize = 2000;
@@ -44,9 +44,9 @@ impl Subagents {
         ]
     }
 
-    fn minutes(&self, asked: Option<u64>) -> u64 {
+    fn minutes(&self, requested: Option<u64>) -> u64 {
         let most = (self.config.max_timeout.get().as_secs() / 60).max(1);
-        asked.unwrap_or(DEFAULT_MINUTES).clamp(1, most)
+        requested.unwrap_or(DEFAULT_MINUTES).clamp(1, most)
     }
 }
 

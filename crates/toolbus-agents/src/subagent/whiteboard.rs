@@ -88,7 +88,7 @@ impl Subagents {
             return if call.caller.has_section { Ok(call.caller.share()) } else { Err(not_allowed(text)) };
         };
         let own = self.share_of(task).await.map_err(|error| away(&error))?;
-        // The tasks of all agents without a section are one share: as a whiteboard it would be everybody's.
+        // The tasks of all agents without a section are one share: a whiteboard of it would be open to each of them.
         if own.as_deref() == Some(&*Caller::unknown().share()) {
             let text =
                 "The agent that gave this task has no whiteboard: only agents with a section of the configuration do.";

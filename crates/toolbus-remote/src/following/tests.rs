@@ -18,14 +18,14 @@ const MAX_REPLY: usize = 4_096;
 struct Lister {
     bus: Embedded,
     requests: mpsc::Receiver<Delivery>,
-    told: mpsc::UnboundedReceiver<RemoteNews>,
+    news: mpsc::UnboundedReceiver<RemoteNews>,
     /// `rb-source` of what it publishes.
     source: Option<String>,
     _follower: JoinHandle<()>,
 }
 
 /// A request for a list.
-struct AskedList {
+struct ListRequest {
     source: String,
     timeout: String,
     hops: String,
@@ -56,17 +56,17 @@ impl Lister {
             is_inbox: false,
         });
         let mut follower = follow(&daemons(bus.connect())).unwrap();
-        let (sender, told) = mpsc::unbounded_channel();
+        let (sender, news) = mpsc::unbounded_channel();
         let following = async move { while sender.send(follower.next().await).is_ok() {} };
-        Self { bus, requests, told, source: None, _follower: tokio::spawn(following) }
+        Self { bus, requests, news, source: None, _follower: tokio::spawn(following) }
     }
 
-    async fn next(&mut self) -> AskedList {
+    async fn next(&mut self) -> ListRequest {
         let delivery = self.requests.recv().await.unwrap();
         let header = |name| delivery.properties.header(name).unwrap_or_default().to_owned();
         let body: Value = serde_json::from_slice(&delivery.body).unwrap();
         assert_eq!(body["format"], "mcp");
-        let wanted = AskedList {
+        let wanted = ListRequest {
             source: header("rb-source"),
             timeout: header("rb-rb-timeout-ms"),
             hops: header("rb-rb-hops"),
@@ -87,7 +87,7 @@ impl Lister {
         self.bus.publish(&message).await.unwrap();
     }
 
-    async fn answer(&self, wanted: &AskedList, body: &Value) {
+    async fn reply(&self, wanted: &ListRequest, body: &Value) {
         let target = Target::Queue(wanted.reply_to.clone());
         self.publish(target, &wanted.correlation, message_type::TOOL_LIST_RESPONSE, body).await;
     }
@@ -98,8 +98,8 @@ impl Lister {
         self.publish(target, "", message_type::TOOLS_CHANGED, &body).await;
     }
 
-    async fn told(&mut self) -> String {
-        match self.told.recv().await.unwrap() {
+    async fn report(&mut self) -> String {
+        match self.news.recv().await.unwrap() {
             RemoteNews::Listed(listing) => format!("{} tools for {}", listing.tools.len(), listing.agent),
             RemoteNews::Unchanged => "unchanged".to_owned(),
             RemoteNews::Away(reason) => format!("away: {reason}"),
@@ -117,43 +117,43 @@ fn list(version: &str, tools: usize) -> Value {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_daemon_is_asked_under_the_name_of_this_one_and_again_when_it_announces_a_change() {
+async fn a_list_is_requested_in_this_daemons_name_and_again_after_an_announcement() {
     let mut lab = Lister::new();
     let first = lab.next().await;
     assert_eq!((&*first.source, &*first.timeout, &*first.hops), ("front", "10000", "1"));
     assert_eq!(first.version, Value::Null);
-    lab.answer(&first, &list("1", 2)).await;
-    assert_eq!(lab.told().await, "2 tools for front");
+    lab.reply(&first, &list("1", 2)).await;
+    assert_eq!(lab.report().await, "2 tools for front");
     lab.announce().await;
     let second = lab.next().await;
     assert_eq!(second.version, "1");
-    lab.answer(&second, &json!({"agent": "front", "version": "1", "tools": [], "notModified": true})).await;
-    assert_eq!(lab.told().await, "unchanged");
+    lab.reply(&second, &json!({"agent": "front", "version": "1", "tools": [], "notModified": true})).await;
+    assert_eq!(lab.report().await, "unchanged");
     let begun = Clock::SYSTEM.now();
     let third = lab.next().await;
     assert_eq!(Clock::SYSTEM.since(begun), LOOK_PERIOD, "without an announcement");
-    lab.answer(&third, &list("2", 1)).await;
-    assert_eq!(lab.told().await, "1 tools for front");
+    lab.reply(&third, &list("2", 1)).await;
+    assert_eq!(lab.report().await, "1 tools for front");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_provider_is_asked_when_it_announces_itself_and_lists_of_others_do_not_count() {
+async fn a_provider_is_queried_when_it_announces_itself_and_lists_of_others_do_not_count() {
     let mut lab = Lister::of_provider("lab");
     let announcement = Target::Topic(topic::TOOL_ANNOUNCE.to_owned());
     let forged = lab.next().await;
-    lab.answer(&forged, &list("1", 7)).await;
-    insta::assert_snapshot!(lab.told().await, @"away: a reply came from `unknown` without a verified login, which is not the agent `lab`, and does not count: see `identity`.");
+    lab.reply(&forged, &list("1", 7)).await;
+    insta::assert_snapshot!(lab.report().await, @"away: a reply came from `unknown` without a verified login, which is not the agent `lab`, and does not count: see `identity`.");
     let begun = Clock::SYSTEM.now();
     lab.publish(announcement, "", message_type::TOOL_ANNOUNCEMENT, &json!({})).await;
-    let asked = lab.next().await;
+    let wanted = lab.next().await;
     assert!(Clock::SYSTEM.since(begun) < RETRY_PERIOD, "{:?}", Clock::SYSTEM.since(begun));
     lab.source = Some("lab".to_owned());
-    lab.answer(&asked, &list("2", 2)).await;
-    assert_eq!(lab.told().await, "2 tools for front");
+    lab.reply(&wanted, &list("2", 2)).await;
+    assert_eq!(lab.report().await, "2 tools for front");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_flood_of_announcements_is_a_request_each_second() {
+async fn a_flood_of_announcements_causes_one_request_per_second() {
     let mut lab = Lister::new();
     let begun = Clock::SYSTEM.now();
     for number in 0..5 {
@@ -161,50 +161,50 @@ async fn a_flood_of_announcements_is_a_request_each_second() {
         for _ in 0..100 {
             lab.announce().await;
         }
-        lab.answer(&wanted, &list(&number.to_string(), number)).await;
+        lab.reply(&wanted, &list(&number.to_string(), number)).await;
     }
     assert!(Clock::SYSTEM.since(begun) >= MIN_PERIOD * 4, "{:?}", Clock::SYSTEM.since(begun));
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_daemon_that_does_not_answer_is_asked_less_and_less_and_a_late_answer_counts() {
+async fn a_silent_daemon_is_queried_less_often_and_its_late_reply_counts() {
     let mut lab = Lister::new();
     let mut timeouts = Vec::new();
     for _ in 0..5 {
         timeouts.push(lab.next().await.timeout);
-        assert_eq!(lab.told().await, "away: no answer came within 10.0s.");
+        assert_eq!(lab.report().await, "away: no answer came within 10.0s.");
     }
     assert_eq!(timeouts, ["10000", "20000", "40000", "60000", "60000"]);
     let last = lab.next().await;
-    assert_eq!(lab.told().await, "away: no answer came within 10.0s.");
+    assert_eq!(lab.report().await, "away: no answer came within 10.0s.");
     tokio::time::sleep(Duration::from_secs(20)).await;
-    lab.answer(&last, &list("1", 3)).await;
-    assert_eq!(lab.told().await, "3 tools for front");
+    lab.reply(&last, &list("1", 3)).await;
+    assert_eq!(lab.report().await, "3 tools for front");
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_first_answer_under_its_id_counts() {
+async fn the_first_reply_with_the_correlation_id_counts() {
     let mut lab = Lister::new();
     let wanted = lab.next().await;
-    let forged = AskedList { correlation: "0123456789abcdef".to_owned(), ..wanted };
-    lab.answer(&forged, &list("forged", 7)).await;
+    let forged = ListRequest { correlation: "0123456789abcdef".to_owned(), ..wanted };
+    lab.reply(&forged, &list("forged", 7)).await;
     let begun = Clock::SYSTEM.now();
-    assert_eq!(lab.told().await, "away: no answer came within 10.0s.");
+    assert_eq!(lab.report().await, "away: no answer came within 10.0s.");
     let wanted = lab.next().await;
-    lab.answer(&wanted, &list("1", 1)).await;
-    lab.answer(&wanted, &list("2", 9)).await;
-    assert_eq!(lab.told().await, "1 tools for front");
+    lab.reply(&wanted, &list("1", 1)).await;
+    lab.reply(&wanted, &list("2", 9)).await;
+    assert_eq!(lab.report().await, "1 tools for front");
     assert_eq!(lab.next().await.version, "1");
-    assert!(Clock::SYSTEM.since(begun) >= LOOK_PERIOD, "a second answer is no reason to ask");
+    assert!(Clock::SYSTEM.since(begun) >= LOOK_PERIOD, "a second reply causes no request");
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_answer_that_is_no_list_changes_nothing() {
+async fn a_reply_that_is_no_list_changes_nothing() {
     let mut lab = Lister::new();
     let wanted = lab.next().await;
-    lab.answer(&wanted, &list("1", 1)).await;
-    assert_eq!(lab.told().await, "1 tools for front");
-    let mut told = Vec::new();
+    lab.reply(&wanted, &list("1", 1)).await;
+    assert_eq!(lab.report().await, "1 tools for front");
+    let mut reports = Vec::new();
     let hostile = [
         (message_type::TOOL_LIST_RESPONSE, json!([1, 2])),
         (message_type::TOOL_LIST_RESPONSE, json!({"agent": "front", "version": "2", "tools": {"a": 1}})),
@@ -219,26 +219,26 @@ async fn an_answer_that_is_no_list_changes_nothing() {
         let wanted = lab.next().await;
         assert_eq!(wanted.version, "1");
         lab.publish(Target::Queue(wanted.reply_to), &wanted.correlation, kind, &body).await;
-        told.push(lab.told().await);
+        reports.push(lab.report().await);
     }
     let expected = ["could not be read", "could not be read", "unexpected type", "Too often. (rate_limited)"];
-    for (told, expected) in told.iter().zip(expected) {
-        assert!(told.starts_with("away: ") && told.contains(expected), "{expected}: {told}");
+    for (report, expected) in reports.iter().zip(expected) {
+        assert!(report.starts_with("away: ") && report.contains(expected), "{expected}: {report}");
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_version_that_is_not_short_is_not_sent_back() {
+async fn a_long_version_is_not_sent_back() {
     let mut lab = Lister::new();
     let wanted = lab.next().await;
-    lab.answer(&wanted, &list(&"v".repeat(MAX_VERSION + 1), 1)).await;
-    assert_eq!(lab.told().await, "1 tools for front");
+    lab.reply(&wanted, &list(&"v".repeat(MAX_VERSION + 1), 1)).await;
+    assert_eq!(lab.report().await, "1 tools for front");
     lab.announce().await;
     assert_eq!(lab.next().await.version, Value::Null);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_topic_that_no_queue_takes_is_asked_again_soon() {
+async fn a_topic_without_a_queue_is_queried_again_soon() {
     let daemons = daemons(Embedded::new());
     let mut follower = daemons.follow("tool.invoke.lab").unwrap();
     let RemoteNews::Away(reason) = follower.next().await else { panic!("there is no daemon") };

@@ -52,15 +52,15 @@ impl Lab {
         tokio::spawn(async move { tool.execute(call).await })
     }
 
-    /// Makes a call, and what the other daemon is asked then.
-    async fn begin(&mut self, call: ToolCall) -> (Running, Asked) {
+    /// Starts a call, and returns the request that the other daemon receives.
+    async fn begin(&mut self, call: ToolCall) -> (Running, ReceivedRequest) {
         (self.start(call), self.next().await)
     }
 
-    async fn next(&mut self) -> Asked {
+    async fn next(&mut self) -> ReceivedRequest {
         let delivery = self.requests.recv().await.unwrap();
         let header = |name| delivery.properties.header(name).unwrap_or_default().to_owned();
-        let asked = Asked {
+        let request = ReceivedRequest {
             topic: delivery.routing_key.to_string(),
             reply_to: delivery.properties.reply_to.clone().unwrap_or_default(),
             correlation: delivery.properties.correlation_id.clone().unwrap_or_default(),
@@ -70,18 +70,18 @@ impl Lab {
             expiration: delivery.properties.expiration,
         };
         delivery.settle.acknowledge().await;
-        asked
+        request
     }
 
-    async fn say(&self, asked: &Asked, correlation: &str, kind: &str, body: &Value) {
+    async fn send(&self, request: &ReceivedRequest, correlation: &str, kind: &str, body: &Value) {
         let envelope =
             Envelope { message_type: kind.to_owned(), correlation_id: correlation.to_owned(), ..Envelope::default() };
-        self.publish(asked, envelope, body).await;
+        self.publish(request, envelope, body).await;
     }
 
-    async fn publish(&self, asked: &Asked, envelope: Envelope, body: &Value) {
+    async fn publish(&self, request: &ReceivedRequest, envelope: Envelope, body: &Value) {
         let message = Outgoing {
-            target: Target::Queue(asked.reply_to.clone()),
+            target: Target::Queue(request.reply_to.clone()),
             mandatory: false,
             proven: false,
             properties: envelope.into_properties().into(),
@@ -90,8 +90,8 @@ impl Lab {
         self.bus.publish(&message).await.unwrap();
     }
 
-    async fn answer(&self, asked: &Asked, content: &str) {
-        self.say(asked, &asked.correlation, message_type::TOOL_INVOKE_RESPONSE, &asked.result(content)).await;
+    async fn reply(&self, request: &ReceivedRequest, content: &str) {
+        self.send(request, &request.correlation, message_type::TOOL_INVOKE_RESPONSE, &request.result(content)).await;
     }
 }
 
@@ -102,7 +102,7 @@ fn tool(bus: Embedded) -> RemoteTool {
 }
 
 /// Request that the other daemon received.
-struct Asked {
+struct ReceivedRequest {
     topic: String,
     reply_to: String,
     correlation: String,
@@ -111,7 +111,7 @@ struct Asked {
     expiration: Option<u64>,
 }
 
-impl Asked {
+impl ReceivedRequest {
     fn result(&self, content: &str) -> Value {
         json!({"toolCallId": self.body["toolCallId"], "toolName": "pay", "content": content, "isError": false})
     }
@@ -133,7 +133,7 @@ fn call(caller: Caller) -> ToolCall {
     }
 }
 
-fn told(ended: Result<ToolOutput, ToolFailure>) -> String {
+fn failure_text(ended: Result<ToolOutput, ToolFailure>) -> String {
     let failure = ended.unwrap_err();
     format!("{:?} {:?}: {}", failure.cause, failure.verdict.and_then(|verdict| verdict.outcome), failure.message)
 }
@@ -141,13 +141,13 @@ fn told(ended: Result<ToolOutput, ToolFailure>) -> String {
 #[tokio::test(start_paused = true)]
 async fn a_call_is_made_in_the_name_of_its_caller_within_its_time() {
     let mut lab = Lab::new();
-    let (running, asked) = lab.begin(call(Caller { hops: 1, ..ana() })).await;
-    assert_eq!(asked.topic, TOPIC);
-    assert_eq!(asked.headers, ["ana", "2", "9750", "mail:sales", "key-1"]);
-    let mut body = asked.body.clone();
+    let (running, request) = lab.begin(call(Caller { hops: 1, ..ana() })).await;
+    assert_eq!(request.topic, TOPIC);
+    assert_eq!(request.headers, ["ana", "2", "9750", "mail:sales", "key-1"]);
+    let mut body = request.body.clone();
     assert_ne!(body["toolCallId"].take(), "call_0", "ids of models come again");
     insta::assert_snapshot!(body.to_string(), @r#"{"arguments":"{\"sum\":7}","batchId":null,"sessionId":"s1","toolCallId":null,"toolName":"pay"}"#);
-    lab.answer(&asked, "paid").await;
+    lab.reply(&request, "paid").await;
     assert_eq!(running.await.unwrap(), Ok(ToolOutput::text("paid")));
 }
 
@@ -156,33 +156,33 @@ async fn a_caller_that_is_unknown_here_is_unknown_there() {
     let mut lab = Lab::new();
     let claimed = Caller { name: "ana".into(), owner: "unknown:0::ana".into(), ..Caller::unknown() };
     let cancelled = CancellationToken::new();
-    let (running, asked) = lab.begin(ToolCall { cancelled: cancelled.clone(), ..call(claimed) }).await;
-    let [source, ..] = &asked.headers;
+    let (running, request) = lab.begin(ToolCall { cancelled: cancelled.clone(), ..call(claimed) }).await;
+    let [source, ..] = &request.headers;
     assert!(AgentName::parse(source).is_err(), "{source}");
     cancelled.cancel();
     let cancel = lab.next().await;
     assert_eq!((&*cancel.topic, &cancel.headers[0]), (topic::TOOL_CANCEL, source), "only the caller can cancel a call");
-    lab.answer(&asked, "paid").await;
+    lab.reply(&request, "paid").await;
     running.await.unwrap().unwrap();
 }
 
 #[tokio::test(start_paused = true)]
-async fn many_calls_at_once_are_answered_on_one_queue_each_its_own() {
+async fn concurrent_calls_share_one_queue_and_each_gets_its_own_reply() {
     let mut lab = Lab::new();
     let running: Vec<_> = (0..50).map(|_| lab.start(call(ana()))).collect();
-    let mut asked = Vec::new();
+    let mut requests = Vec::new();
     for _ in 0..50 {
-        asked.push(lab.next().await);
+        requests.push(lab.next().await);
     }
-    assert!(asked.iter().all(|one| one.reply_to == asked[0].reply_to));
-    for one in asked.iter().rev() {
-        lab.answer(one, one.body["toolCallId"].as_str().unwrap()).await;
+    assert!(requests.iter().all(|one| one.reply_to == requests[0].reply_to));
+    for one in requests.iter().rev() {
+        lab.reply(one, one.body["toolCallId"].as_str().unwrap()).await;
     }
     let mut replies: Vec<_> = Vec::new();
     for one in running {
         replies.push(one.await.unwrap().unwrap().content.unwrap());
     }
-    let mut ids: Vec<_> = asked.iter().map(|one| one.body["toolCallId"].as_str().unwrap().to_owned()).collect();
+    let mut ids: Vec<_> = requests.iter().map(|one| one.body["toolCallId"].as_str().unwrap().to_owned()).collect();
     replies.sort();
     ids.sort();
     assert_eq!(replies, ids);
@@ -192,35 +192,35 @@ async fn many_calls_at_once_are_answered_on_one_queue_each_its_own() {
 async fn progress_is_passed_on() {
     let mut lab = Lab::new();
     let (sink, mut reports) = ProgressSink::new();
-    let (running, asked) = lab.begin(ToolCall { progress: Some(sink), ..call(ana()) }).await;
+    let (running, request) = lab.begin(ToolCall { progress: Some(sink), ..call(ana()) }).await;
     let report = json!({"toolCallId": "x", "toolName": "pay", "progress": 1.0, "message": "half"});
-    lab.say(&asked, &asked.correlation, message_type::TOOL_PROGRESS, &report).await;
+    lab.send(&request, &request.correlation, message_type::TOOL_PROGRESS, &report).await;
     assert_eq!(reports.recv().await.unwrap().message.as_deref(), Some("half"));
-    lab.answer(&asked, "paid").await;
+    lab.reply(&request, "paid").await;
     running.await.unwrap().unwrap();
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_answer_under_another_id_is_not_taken() {
+async fn a_reply_with_another_correlation_id_is_ignored() {
     let mut lab = Lab::new();
-    let (running, asked) = lab.begin(call(ana())).await;
-    lab.say(&asked, "0123456789abcdef", message_type::TOOL_INVOKE_RESPONSE, &asked.result("forged")).await;
-    lab.answer(&asked, "paid").await;
-    lab.answer(&asked, "paid again").await;
+    let (running, request) = lab.begin(call(ana())).await;
+    lab.send(&request, "0123456789abcdef", message_type::TOOL_INVOKE_RESPONSE, &request.result("forged")).await;
+    lab.reply(&request, "paid").await;
+    lab.reply(&request, "paid again").await;
     assert_eq!(running.await.unwrap(), Ok(ToolOutput::text("paid")), "the first one of its id");
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_no_answer_to_the_call_is_told_as_that() {
+async fn a_foreign_or_unreadable_reply_is_an_invalid_result() {
     let mut lab = Lab::new();
     let mut texts = Vec::new();
     for body in [
         json!({"toolCallId": "another", "toolName": "pay", "content": "paid", "isError": false}),
         json!({"toolCallId": 7}),
     ] {
-        let (running, asked) = lab.begin(call(ana())).await;
-        lab.say(&asked, &asked.correlation, message_type::TOOL_INVOKE_RESPONSE, &body).await;
-        texts.push(told(running.await.unwrap()));
+        let (running, request) = lab.begin(call(ana())).await;
+        lab.send(&request, &request.correlation, message_type::TOOL_INVOKE_RESPONSE, &body).await;
+        texts.push(failure_text(running.await.unwrap()));
     }
     insta::assert_snapshot!(texts.join("\n"), @"
     InvalidResult Some(Unknown): There is no result: the answer is that of another call. Whether it had its effect is not known: find out before calling again.
@@ -229,109 +229,112 @@ async fn what_is_no_answer_to_the_call_is_told_as_that() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_call_without_an_answer_is_cancelled_there_and_given_up() {
+async fn a_call_without_a_reply_is_cancelled_there_and_given_up() {
     let mut lab = Lab::new();
-    let (running, asked) = lab.begin(call(ana())).await;
+    let (running, request) = lab.begin(call(ana())).await;
     let cancel = lab.next().await;
-    assert_eq!((&*cancel.topic, &cancel.body), (topic::TOOL_CANCEL, &json!({"toolCallId": asked.body["toolCallId"]})));
+    assert_eq!(
+        (&*cancel.topic, &cancel.body),
+        (topic::TOOL_CANCEL, &json!({"toolCallId": request.body["toolCallId"]}))
+    );
     assert_eq!(cancel.headers[0], "ana");
-    lab.answer(&asked, "too late").await;
-    insta::assert_snapshot!(told(running.await.unwrap()), @"DeadlineExceeded None: Tool 'lab.pay' did not answer within 10 s.");
+    lab.reply(&request, "too late").await;
+    insta::assert_snapshot!(failure_text(running.await.unwrap()), @"DeadlineExceeded None: Tool 'lab.pay' did not answer within 10 s.");
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_cancelled_call_is_cancelled_there() {
     let mut lab = Lab::new();
     let cancelled = CancellationToken::new();
-    let (running, asked) = lab.begin(ToolCall { cancelled: cancelled.clone(), ..call(ana()) }).await;
+    let (running, request) = lab.begin(ToolCall { cancelled: cancelled.clone(), ..call(ana()) }).await;
     cancelled.cancel();
     assert_eq!(lab.next().await.topic, topic::TOOL_CANCEL);
-    let error = json!({"toolCallId": asked.body["toolCallId"], "toolName": "pay", "code": "cancelled",
+    let error = json!({"toolCallId": request.body["toolCallId"], "toolName": "pay", "code": "cancelled",
         "message": "The call was cancelled.", "isRetryable": false, "outcome": "unknown"});
-    lab.say(&asked, &asked.correlation, message_type::TOOL_ERROR, &error).await;
-    insta::assert_snapshot!(told(running.await.unwrap()), @"Cancelled Some(Unknown): The call was cancelled.");
+    lab.send(&request, &request.correlation, message_type::TOOL_ERROR, &error).await;
+    insta::assert_snapshot!(failure_text(running.await.unwrap()), @"Cancelled Some(Unknown): The call was cancelled.");
 }
 
 #[tokio::test(start_paused = true)]
-async fn no_daemon_is_told_without_its_topic_and_a_circle_is_not_gone_round() {
+async fn a_failure_does_not_show_the_topic_and_a_circle_of_daemons_ends() {
     let tool = tool(Embedded::new());
     let failure = tool.execute(call(ana())).await.unwrap_err();
     assert_eq!(failure.cause, Cause::ConnectFailed);
     assert!(failure.detail.as_deref().unwrap().contains(TOPIC), "{failure:?}");
     insta::assert_snapshot!(failure.message, @"Tool 'lab.pay' was not called: no daemon takes its calls now.");
     let far = tool.execute(call(Caller { hops: 4, ..ana() })).await;
-    insta::assert_snapshot!(told(far), @"NotAllowed None: Tool 'lab.pay' was not called: 4 daemons have passed the call on already, perhaps in a circle.");
+    insta::assert_snapshot!(failure_text(far), @"NotAllowed None: Tool 'lab.pay' was not called: 4 daemons have passed the call on already, perhaps in a circle.");
 }
 
 /// A caller that cancels waits for nothing: the dispatcher drops the call at once.
 #[tokio::test(start_paused = true)]
 async fn a_call_that_is_dropped_is_cancelled_there() {
     let mut lab = Lab::new();
-    let (running, asked) = lab.begin(call(ana())).await;
+    let (running, request) = lab.begin(call(ana())).await;
     running.abort();
     let cancel = lab.next().await;
     assert_eq!((&*cancel.topic, &cancel.headers[0]), (topic::TOOL_CANCEL, &"ana".to_owned()));
-    assert_eq!(cancel.body, json!({"toolCallId": asked.body["toolCallId"]}));
+    assert_eq!(cancel.body, json!({"toolCallId": request.body["toolCallId"]}));
     assert_eq!(lab.next().await.topic, topic::TOOL_CANCEL, "the first may have overtaken its call");
 
     // One that has ended is not.
-    let (running, asked) = lab.begin(call(ana())).await;
-    lab.answer(&asked, "paid").await;
+    let (running, request) = lab.begin(call(ana())).await;
+    lab.reply(&request, "paid").await;
     running.await.unwrap().unwrap();
     assert!(tokio::time::timeout(LIMIT, lab.requests.recv()).await.is_err());
 }
 
 #[tokio::test(start_paused = true)]
-async fn of_a_bridge_without_a_name_no_other_answers_for_it() {
+async fn a_reply_of_a_named_bridge_does_not_count_for_one_without_a_name() {
     let mut lab = Lab::new();
     lab.tool = lab.tool.clone().of_server(BridgedServer { server: "pay".into(), bridge: None });
-    let (running, asked) = lab.begin(call(ana())).await;
+    let (running, request) = lab.begin(call(ana())).await;
     // A bridge that comes back later must not make a call that was given up.
     assert!(
-        asked.expiration.is_some_and(|time| (1..=LIMIT.as_millis()).contains(&time.into())),
+        request.expiration.is_some_and(|time| (1..=LIMIT.as_millis()).contains(&time.into())),
         "{:?}",
-        asked.expiration
+        request.expiration
     );
-    let error = json!({"toolCallId": asked.body["toolCallId"], "toolName": "pay", "code": "tool_not_found",
+    let error = json!({"toolCallId": request.body["toolCallId"], "toolName": "pay", "code": "tool_not_found",
         "message": "There is no such server.", "isRetryable": false});
     let envelope = Envelope {
         message_type: message_type::TOOL_ERROR.to_owned(),
-        correlation_id: asked.correlation.clone(),
+        correlation_id: request.correlation.clone(),
         source: Some("other-bridge".to_owned()),
         ..Envelope::default()
     };
-    lab.publish(&asked, envelope, &error).await;
-    lab.answer(&asked, "paid").await;
+    lab.publish(&request, envelope, &error).await;
+    lab.reply(&request, "paid").await;
     assert_eq!(running.await.unwrap(), Ok(ToolOutput::text("paid")));
 }
 
 #[tokio::test(start_paused = true)]
-async fn of_a_provider_only_its_own_replies_and_reports_count() {
+async fn only_the_providers_own_replies_and_reports_count() {
     let mut lab = Lab::new();
     lab.tool = lab.tool.clone().of_provider(AgentName::parse("lab").unwrap());
     let (progress, mut reports) = ProgressSink::new();
-    let (running, asked) = lab.begin(ToolCall { progress: Some(progress), ..call(ana()) }).await;
-    assert!(asked.expiration.is_some(), "a provider that comes back later must not run it");
+    let (running, request) = lab.begin(ToolCall { progress: Some(progress), ..call(ana()) }).await;
+    assert!(request.expiration.is_some(), "a provider that comes back later must not run it");
     for (source, content) in [(None, "forged"), (Some("thief"), "stolen"), (Some("lab"), "paid")] {
         let envelope = |kind: &str| Envelope {
             message_type: kind.to_owned(),
-            correlation_id: asked.correlation.clone(),
+            correlation_id: request.correlation.clone(),
             source: source.map(str::to_owned),
             ..Envelope::default()
         };
         let report =
-            json!({"toolCallId": asked.body["toolCallId"], "toolName": "pay", "progress": 1, "message": content});
-        lab.publish(&asked, envelope(message_type::TOOL_PROGRESS), &report).await;
-        lab.publish(&asked, envelope(message_type::TOOL_INVOKE_RESPONSE), &asked.result(content)).await;
+            json!({"toolCallId": request.body["toolCallId"], "toolName": "pay", "progress": 1, "message": content});
+        lab.publish(&request, envelope(message_type::TOOL_PROGRESS), &report).await;
+        lab.publish(&request, envelope(message_type::TOOL_INVOKE_RESPONSE), &request.result(content)).await;
     }
     assert_eq!(running.await.unwrap(), Ok(ToolOutput::text("paid")));
     assert_eq!(reports.recv().await.unwrap().message.as_deref(), Some("paid"));
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_provider_that_is_away_is_told_as_that() {
+async fn a_call_to_an_absent_provider_reports_its_absence() {
     let tool = tool(Embedded::new()).of_provider(AgentName::parse("lab").unwrap());
-    insta::assert_snapshot!(told(tool.execute(call(ana())).await), @"ConnectFailed Some(NotStarted): Tool 'lab.pay' was not called: the program that provides it takes no calls now.");
+    insta::assert_snapshot!(failure_text(tool.execute(call(ana())).await), @"ConnectFailed Some(NotStarted): Tool 'lab.pay' was not called: the program that provides it takes no calls now.");
 }
 
 #[test]

@@ -9,7 +9,7 @@ use toolbus_core::tool::ToolDescriptor;
 use toolbus_core::{Parameters, ParametersError};
 use toolbus_sandbox::Sandbox;
 
-use super::executor::{CommandExecutor, CommandPlace};
+use super::executor::{CommandConfinement, CommandExecutor};
 use super::template::{CommandTemplate, PlaceholderKind, TemplateError};
 use super::{CommandConfig, SOURCE, Stdin};
 use crate::environment::{self, ProgramError};
@@ -112,16 +112,16 @@ pub(super) fn command(
     let cwd = config.cwd.as_deref().map(|cwd| folder(&here, cwd)).transpose()?;
     let environment = environment(config, daemon)?;
     let program = environment::find(&template.program, cwd.as_deref().unwrap_or(&here), &environment)?;
-    let place = match config.sandbox {
-        false => unconfined(config).map(|()| CommandPlace::Unconfined)?,
+    let confinement = match config.sandbox {
+        false => unconfined(config).map(|()| CommandConfinement::Unconfined)?,
         true => {
             let write = system::existing(paths("write", &config.write, &here)?);
             let mut read = readable(config, &here, &program, cwd.as_deref())?;
             // What may be changed may be read; named twice, it would be read-only.
             read.retain(|path| !write.iter().any(|write| path.starts_with(write)));
             match sandbox.cloned() {
-                Some(sandbox) => CommandPlace::Sandbox { sandbox, read, write, network: config.network },
-                None => CommandPlace::Nowhere,
+                Some(sandbox) => CommandConfinement::Sandbox { sandbox, read, write, network: config.network },
+                None => CommandConfinement::Nowhere,
             }
         }
     };
@@ -146,7 +146,7 @@ pub(super) fn command(
         environment,
         limits: config.limits(),
         cpu_millis: CPU_MILLIS,
-        place,
+        confinement,
     };
     Ok((descriptor, command))
 }

@@ -39,12 +39,12 @@ pub(super) struct CommandExecutor {
     pub(super) environment: BTreeMap<OsString, OsString>,
     pub(super) limits: Limits,
     pub(super) cpu_millis: u32,
-    pub(super) place: CommandPlace,
+    pub(super) confinement: CommandConfinement,
 }
 
 /// Where a command runs.
 #[derive(Debug)]
-pub(super) enum CommandPlace {
+pub(super) enum CommandConfinement {
     /// Confined.
     Sandbox { sandbox: Sandbox, read: Vec<PathBuf>, write: Vec<PathBuf>, network: bool },
     /// As the daemon itself does.
@@ -67,12 +67,12 @@ impl Executor for CommandExecutor {
         let limit = self.timeout.min(call.limit);
         let watcher = call.progress.clone().map(ProgressLines::watcher);
         let watcher = watcher.as_ref();
-        let outcome = match &self.place {
-            CommandPlace::Unconfined => self.run_unconfined(filled, watcher).await,
-            CommandPlace::Sandbox { sandbox, read, write, network } => {
+        let outcome = match &self.confinement {
+            CommandConfinement::Unconfined => self.run_unconfined(filled, watcher).await,
+            CommandConfinement::Sandbox { sandbox, read, write, network } => {
                 self.run_confined(sandbox, (read, write, *network), filled, watcher).await
             }
-            CommandPlace::Nowhere => Err((Cause::ConnectFailed, CommandError::NoSandbox.to_string())),
+            CommandConfinement::Nowhere => Err((Cause::ConnectFailed, CommandError::NoSandbox.to_string())),
         };
         let unavailable =
             |(cause, detail)| ToolFailure::new(cause, "The command cannot be run now.").with_detail(detail);

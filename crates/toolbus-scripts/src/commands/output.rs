@@ -26,7 +26,7 @@ pub(super) fn read(
     let is_success = |code| u8::try_from(code).is_ok_and(|code| success_codes.contains(&code));
     let output = match outcome.ending {
         Ending::Exited(code) if is_success(code) => match output {
-            Output::Text => ToolOutput::text(said(&outcome.stdout).unwrap_or_else(|| NOTHING.to_owned())),
+            Output::Text => ToolOutput::text(text_of(&outcome.stdout).unwrap_or_else(|| NOTHING.to_owned())),
             Output::Json => json(&outcome.stdout)?,
         },
         Ending::Exited(code) => failed(&format!("Command failed (exit {code})"), outcome),
@@ -45,7 +45,7 @@ fn program(outcome: &Outcome) -> Program {
         Ending::Exited(code) => code,
         Ending::Signalled(_) | Ending::Stopped(_) => -1,
     };
-    Program { stdout: said(&outcome.stdout), stderr: said(&outcome.stderr), exit_code, elapsed: outcome.elapsed }
+    Program { stdout: text_of(&outcome.stdout), stderr: text_of(&outcome.stderr), exit_code, elapsed: outcome.elapsed }
 }
 
 /// One JSON value, written again without what is not needed.
@@ -56,7 +56,7 @@ fn json(stdout: &Stream) -> Result<ToolOutput, ToolFailure> {
             let text = "The command printed something else than one JSON value.";
             let detail = format!(
                 "{error}: {}",
-                said(stdout).map_or_else(|| NOTHING.to_owned(), |text| without_middle(&text, 0, 200))
+                text_of(stdout).map_or_else(|| NOTHING.to_owned(), |text| without_middle(&text, 0, 200))
             );
             Err(ToolFailure::new(Cause::InvalidResult, text).with_detail(detail))
         }
@@ -65,14 +65,14 @@ fn json(stdout: &Stream) -> Result<ToolOutput, ToolFailure> {
 
 /// An error with the program's standard error, or else its output.
 fn failed(what: &str, outcome: &Outcome) -> ToolOutput {
-    let text = said(&outcome.stderr).or_else(|| said(&outcome.stdout));
+    let text = text_of(&outcome.stderr).or_else(|| text_of(&outcome.stdout));
     ToolOutput::error(
         text.map_or_else(|| what.to_owned(), |text| format!("{what}:\n{}", without_middle(&text, 0, MAX_SHOWN))),
     )
 }
 
 /// Text of a stream, without the line ends after it; `None` if that is all.
-fn said(stream: &Stream) -> Option<String> {
+fn text_of(stream: &Stream) -> Option<String> {
     let text = String::from_utf8_lossy(&stream.bytes);
     let text = text.trim_end_matches(['\n', '\r']);
     (!text.trim().is_empty()).then(|| text.to_owned())

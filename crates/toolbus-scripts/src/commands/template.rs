@@ -27,7 +27,7 @@ enum ArgumentElement {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum ArgumentPart {
-    /// As it stands.
+    /// Literal text.
     Literal(String),
     /// Stands for the argument of this name.
     Placeholder(String),
@@ -384,7 +384,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn whatever_a_value_is_it_stays_within_its_argument(value in r"[^\x00]{0,20}") {
+        fn any_value_stays_within_its_argument(value in r"[^\x00]{0,20}") {
             let arguments = json!({"value": value, "dash": value});
             prop_assert_eq!(filled(&["a", "x={value}", "{dash}", "b"], &arguments).unwrap(), [
                 "a".to_owned(), format!("x={value}"), value, "b".to_owned(),

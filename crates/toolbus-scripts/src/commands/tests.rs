@@ -66,7 +66,7 @@ async fn text(settings: CommandConfig, arguments: Value) -> String {
 }
 
 #[tokio::test]
-async fn what_a_caller_sends_stays_within_its_argument() {
+async fn an_argument_of_a_caller_stays_one_argument() {
     let hostile = "$(id) `id` ; id | cat > /tmp/x \"'\n two  spaces";
     let settings = with(&["/bin/echo", "a {text}", "{list...}", "{absent}", "b"], &["text", "list", "absent"]);
     let printed = text(settings, json!({"text": hostile, "list": ["c d", "*"]})).await;
@@ -74,7 +74,7 @@ async fn what_a_caller_sends_stays_within_its_argument() {
 }
 
 #[tokio::test]
-async fn arguments_that_make_no_command_are_the_callers_to_mend() {
+async fn arguments_that_make_no_command_are_invalid_arguments() {
     let failure = run(with(&["/bin/echo", "{text}"], &["text"]), json!({"text": "-n"})).await.unwrap_err();
     assert_eq!(failure.cause, Cause::InvalidArguments);
     assert_eq!(failure.message, "Argument `text` must not begin with `-`: the program would take it for an option.");
@@ -94,7 +94,7 @@ async fn a_program_reads_the_arguments_as_json_where_it_is_to() {
 }
 
 #[tokio::test]
-async fn json_is_written_again_without_what_is_not_needed() {
+async fn json_is_written_again_without_spaces() {
     let mut settings = unconfined(&["/bin/echo", r#" {{ "b" : [1, 2.50,"x"] ,  "a": null }} "#]);
     settings.output = Output::Json;
     assert_eq!(text(settings, json!({})).await, r#"{"a":null,"b":[1,2.5,"x"]}"#);

@@ -65,7 +65,7 @@ const OPTIONS: [&str; 9] = [
 
 /// Resident memory of pip, in bytes.
 const MEMORY: u64 = 1024 * 1024 * 1024;
-/// Bytes of what it says.
+/// Most bytes of pip's output that are kept.
 const OUTPUT: u64 = 1024 * 1024;
 
 /// Settings that all runs have in common.
@@ -100,7 +100,7 @@ impl Pip {
         }
     }
 
-    /// Where packages come from: equal for equal places.
+    /// Sources of packages, equal for equal sources.
     pub(super) fn source(&self) -> &str {
         &self.source
     }
@@ -191,7 +191,9 @@ impl Pip {
         let own = |text: String| PackageError::Failed { exit_code: -1, stderr: text };
         match outcome.ending {
             Ending::Exited(0) => Ok(()),
-            Ending::Exited(exit_code) => Err(PackageError::Failed { exit_code, stderr: self.said(outcome, build) }),
+            Ending::Exited(exit_code) => {
+                Err(PackageError::Failed { exit_code, stderr: self.failure_text(outcome, build) })
+            }
             Ending::Signalled(signal) => Err(own(format!("pip was ended by signal {signal}"))),
             Ending::Stopped(Stop::Time) => Err(PackageError::TimedOut { seconds: time.as_secs() }),
             Ending::Stopped(Stop::Disk) => Err(self.too_large()),
@@ -200,12 +202,12 @@ impl Pip {
     }
 
     /// pip's message about its failure, without credentials and internal paths.
-    fn said(&self, outcome: &Outcome, build: &BuildFolder) -> String {
-        let said = [&outcome.stderr, &outcome.stdout].map(|stream| String::from_utf8_lossy(&stream.bytes));
-        let said = said.iter().map(|text| text.trim()).find(|text| !text.is_empty()).unwrap_or_default();
+    fn failure_text(&self, outcome: &Outcome, build: &BuildFolder) -> String {
+        let streams = [&outcome.stderr, &outcome.stdout].map(|stream| String::from_utf8_lossy(&stream.bytes));
+        let text = streams.iter().map(|text| text.trim()).find(|text| !text.is_empty()).unwrap_or_default();
         let installed = self.program.ancestors().nth(2).unwrap_or(&self.program);
-        let said = self.mask.hide(said, &[&build.target(), &build.tmp(), &self.program, installed]);
-        if said.contains(NOT_FOUND) { format!("{said}\n{WHEELS_ONLY}") } else { said }
+        let text = self.mask.hide(text, &[&build.target(), &build.tmp(), &self.program, installed]);
+        if text.contains(NOT_FOUND) { format!("{text}\n{WHEELS_ONLY}") } else { text }
     }
 
     /// Refuses packages that are too large.
@@ -238,7 +240,7 @@ const NOT_FOUND: &str = "No matching distribution found";
 const WHEELS_ONLY: &str = "Only wheels can be installed, and no package or version that exists as source alone.";
 /// Keeps pip from reading any file of its own configuration.
 const NO_FILES: &str = "/dev/null";
-/// Scheme of a folder of wheels, which is used in place of an index.
+/// Scheme of a folder of wheels, which is used instead of an index.
 const FOLDER: &str = "file://";
 /// Scheme of an index without TLS, which pip uses only if it is named.
 const WITHOUT_TLS: &str = "http://";
@@ -249,21 +251,21 @@ const AUTHORITIES: [&str; 4] = ["CURL_CA_BUNDLE", "REQUESTS_CA_BUNDLE", "SSL_CER
 /// Variables that the sandbox sets itself.
 const OF_THE_SANDBOX: [&str; 2] = ["HOME", "TMPDIR"];
 
-/// Files that name the system: pip tells the index, and fails where it cannot read what it sees.
+/// Files that name the system: pip sends the name to the index, and fails if it cannot read them.
 const SYSTEM: [&str; 3] = ["/etc/debian_version", "/etc/lsb-release", "/etc/os-release"];
 
 /// Environment and arguments of pip.
 struct PipEnvironment {
     environment: BTreeMap<OsString, OsString>,
     read: Vec<PathBuf>,
-    /// Arguments that say where packages are.
+    /// Arguments that name the source of packages.
     source: Vec<String>,
     /// Texts with credentials in them.
     secrets: Vec<String>,
 }
 
-/// pip takes the highest version of all places that it knows: one who can add to another place would choose the package. So
-/// there is one place, and nothing of pip's own configuration, which may name others.
+/// pip takes the highest version of all sources that it knows, so an attacker who can add to a second one would choose
+/// the package. So there is one source, and nothing of pip's own configuration, which may name others.
 fn of(
     interpreter: &Interpreter,
     is_confined: bool,
@@ -393,7 +395,7 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_of_wheels_is_read_in_place_of_an_index() {
+    fn a_folder_of_wheels_replaces_the_index() {
         let home = tempfile::tempdir().unwrap();
         let home = fs::canonicalize(home.path()).unwrap();
         fs::create_dir(home.join("my wheels")).unwrap();

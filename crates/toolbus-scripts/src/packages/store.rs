@@ -108,7 +108,7 @@ impl PackageStore {
     }
 
     /// Keeps the set that was made, and returns where it is. `packages` are its names and versions, which may mean something else
-    /// where `of` is different: the interpreter, and the place that they are from.
+    /// where `of` is different: the interpreter, and their source.
     pub(super) fn keep(
         &self,
         made: &BuildFolder,

@@ -14,8 +14,8 @@ use toolbus_sandbox::Level;
 /// Longest life of a session.
 const LIFETIME: Duration = Duration::from_secs(2 * 3600);
 
-/// A folder with something that behaves as an interpreter with pip would: it notes each run, and does what `behaviour`
-/// says, in which `$target` is the folder and `$packages` are the packages.
+/// A folder with something that behaves as an interpreter with pip would: it notes each run, and runs `behaviour`,
+/// in which `$target` is the folder and `$packages` are the packages.
 struct PipFixture {
     folder: tempfile::TempDir,
 }
@@ -144,7 +144,7 @@ async fn a_package_that_is_not_allowed_is_refused_before_anything_runs() {
 }
 
 #[tokio::test]
-async fn what_pip_says_of_its_failure_is_told_without_credentials_and_paths() {
+async fn a_failure_of_pip_is_shown_without_credentials_and_paths() {
     let fixture =
         PipFixture::new("echo \"ERROR: no $packages in https://u:hunter2@index.example/ for $target\" >&2; exit 1");
     assert_eq!(
@@ -182,7 +182,7 @@ async fn packages_that_are_too_large_are_refused_and_not_kept() {
 }
 
 #[tokio::test]
-async fn what_must_not_be_in_a_package_is_not_kept() {
+async fn a_package_with_forbidden_content_is_not_kept() {
     let fixture = PipFixture::new(&format!("{INSTALL}\nln -s /etc/passwd $target/link"));
     let error = install(&fixture.cache(), &["numpy"]).await.unwrap_err();
     assert!(matches!(error, PackageError::Unavailable(_)), "{error}");
@@ -196,7 +196,7 @@ async fn what_must_not_be_in_a_package_is_not_kept() {
 }
 
 #[tokio::test]
-async fn one_who_waits_no_longer_does_not_end_what_another_waits_for() {
+async fn a_dropped_request_does_not_end_an_installation_that_another_waits_for() {
     let fixture =
         PipFixture::new(&format!("touch $here/begun; while [ ! -e $here/go ]; do sleep 0.05; done\n{INSTALL}"));
     let cache = fixture.cache();
@@ -279,7 +279,7 @@ async fn names_without_a_version_are_looked_for_again_and_named_versions_are_not
 }
 
 #[tokio::test]
-async fn another_interpreter_or_index_does_not_get_what_was_installed_for_one() {
+async fn packages_of_one_index_are_not_used_for_another() {
     let fixture = PipFixture::new(INSTALL);
     let first = install(&fixture.cache(), &["numpy"]).await.unwrap();
     let other = fixture.cache_with(|config| config.index_url = Some(Secret::new("https://own.example/")));
@@ -289,7 +289,7 @@ async fn another_interpreter_or_index_does_not_get_what_was_installed_for_one() 
 }
 
 #[tokio::test]
-async fn what_was_not_used_for_longest_goes_when_there_is_too_much() {
+async fn the_least_recently_used_packages_are_removed_when_the_cache_is_full() {
     let fixture = PipFixture::new(INSTALL);
     let cache = fixture.cache_with(|config| config.max_cache = "12B".parse().unwrap());
     let (a, b) = (install(&cache, &["a"]).await.unwrap(), install(&cache, &["b"]).await.unwrap());
@@ -328,20 +328,20 @@ async fn of_many_requests_for_the_same_packages_the_newest_are_known() {
     let fixture = PipFixture::new(INSTALL);
     let cache = fixture.cache();
     install(&cache, &["a"]).await.unwrap();
-    let asked = fixture.path("cache/asked");
-    let newest = names(&asked).remove(0);
-    let mut older: Value = serde_json::from_slice(&fs::read(asked.join(&newest)).unwrap()).unwrap();
+    let folder = fixture.path("cache/asked");
+    let newest = names(&folder).remove(0);
+    let mut older: Value = serde_json::from_slice(&fs::read(folder.join(&newest)).unwrap()).unwrap();
     older["at"] = 1.into();
     for number in 0..store::MAX_RESOLUTIONS {
-        fs::write(asked.join(format!("{number}.json")), older.to_string()).unwrap();
+        fs::write(folder.join(format!("{number}.json")), older.to_string()).unwrap();
     }
     install(&cache, &["b"]).await.unwrap();
-    let kept = names(&asked);
+    let kept = names(&folder);
     assert!(kept.len() == store::MAX_RESOLUTIONS && kept.contains(&newest), "{}", kept.len());
 }
 
 #[tokio::test]
-async fn what_was_left_half_done_is_removed_at_the_next_start() {
+async fn an_unfinished_installation_is_removed_at_the_next_start() {
     let fixture = PipFixture::new(INSTALL);
     drop(fixture.cache());
     let left = fixture.path("cache/new/1-left");
@@ -364,7 +364,7 @@ async fn what_was_left_half_done_is_removed_at_the_next_start() {
 }
 
 #[tokio::test]
-async fn a_record_that_cannot_be_read_is_as_good_as_none() {
+async fn an_unreadable_record_is_ignored() {
     let fixture = PipFixture::new(INSTALL);
     install(&fixture.cache(), &["numpy"]).await.unwrap();
     for file in names(&fixture.path("cache/asked")) {
@@ -377,7 +377,7 @@ async fn a_record_that_cannot_be_read_is_as_good_as_none() {
 // The real pip, with wheels in a folder instead of an index.
 
 /// Makes wheels of some packages, of which `app` needs `lib`. `lib` is there in two versions. `odd` names an address for it, and
-/// `app` does so for what was not asked for.
+/// `app` does so for an extra that was not requested.
 const WHEELS: &str = r#"
 import sys, zipfile
 at = f'lib @ http://{sys.argv[2]}/lib-9.0-py3-none-any.whl'
@@ -397,8 +397,8 @@ for name, version, needs in [('app', '1.0', app), ('lib', '1.0', ''), ('lib', '2
 async fn interpreter() -> Interpreter {
     for command in ["/usr/bin/python3", "/usr/local/bin/python3", "python3"] {
         let Ok(interpreter) = Interpreter::find(command).await else { continue };
-        let asked = std::process::Command::new(&interpreter.program).args(["-I", "-m", "pip", "--version"]).output();
-        if asked.unwrap().status.success() {
+        let output = std::process::Command::new(&interpreter.program).args(["-I", "-m", "pip", "--version"]).output();
+        if output.unwrap().status.success() {
             return interpreter;
         }
     }
@@ -470,7 +470,7 @@ impl WheelFolder {
         assert!(error.ends_with("no package or version that exists as source alone."), "{error}");
     }
 
-    /// That no package comes from an address which another one names.
+    /// Checks that no package comes from an address which another package names.
     async fn check_addresses(&self, sandbox: Option<&Sandbox>) {
         let error = install(&self.open(sandbox), &["odd"]).await.unwrap_err().to_string();
         assert!(error.contains("odd requires lib from an address. Packages come from the index alone."), "{error}");
@@ -491,7 +491,7 @@ async fn pip_does_its_work_in_the_sandbox() {
 }
 
 #[tokio::test]
-async fn a_package_that_names_an_address_for_another_is_refused_and_the_address_is_not_asked() {
+async fn a_package_that_names_an_address_for_another_is_refused_and_the_address_is_not_called() {
     WheelFolder::new().await.check_addresses(None).await;
     WheelFolder::new().await.check_addresses(Some(&sandbox(Level::Full))).await;
 }

@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_sealed_cannot_be_written_to_and_can_be_removed() {
+    fn a_sealed_folder_cannot_be_written_to_and_can_be_removed() {
         let root = tempfile::tempdir().unwrap();
         let folder = root.path().join("set");
         fs::create_dir_all(folder.join("a/b")).unwrap();

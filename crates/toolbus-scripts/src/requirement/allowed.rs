@@ -9,7 +9,7 @@ const ANY: &str = "*";
 /// Most names that a refusal lists.
 const MAX_LISTED: usize = 20;
 
-/// The packages that scripts may ask for. What these need themselves comes with them.
+/// The packages that scripts may request. Their own dependencies come with them.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct AllowedPackages {
     is_any: bool,
@@ -20,13 +20,13 @@ pub struct AllowedPackages {
 /// Fault of an operator's list.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum AllowedError {
-    /// One entry is no requirement.
+    /// An entry is no requirement.
     #[error("{0}")]
     Entry(#[from] RequirementError),
     /// An entry has extras: they are the script's to choose.
     #[error("`{0}` has extras; leave them out, a script may ask for any")]
     Extras(Requirement),
-    /// One package has two entries.
+    /// A package has two entries.
     #[error("`{0}` is listed twice")]
     Twice(String),
 }
@@ -45,7 +45,7 @@ impl AllowedPackages {
     ///
     /// # Errors
     ///
-    /// One for each entry that is wrong, with its position.
+    /// An error for each wrong entry, with its position.
     pub fn parse<T: AsRef<str>>(entries: &[T]) -> Result<Self, Vec<(usize, AllowedError)>> {
         let (mut allowed, mut mistakes) = (Self::default(), Vec::new());
         for (position, entry) in entries.iter().enumerate() {
@@ -78,9 +78,9 @@ impl AllowedPackages {
         !self.is_any && self.packages.is_empty()
     }
 
-    /// Whether a script may ask for a package of this name.
+    /// Whether a script may request a package of this name.
     pub(crate) fn allows(&self, name: &str) -> bool {
-        Requirement::parse(name).is_ok_and(|asked| self.narrowed(&asked).is_ok())
+        Requirement::parse(name).is_ok_and(|requested| self.narrowed(&requested).is_ok())
     }
 
     /// The requested packages in order, each narrowed to the allowed versions.
@@ -88,18 +88,18 @@ impl AllowedPackages {
     /// # Errors
     ///
     /// If one is not on the list.
-    pub fn admit(&self, asked: &[Requirement]) -> Result<Vec<Requirement>, NotAllowed> {
-        let mut admitted = asked.iter().map(|one| self.narrowed(one)).collect::<Result<Vec<_>, _>>()?;
+    pub fn admit(&self, requested: &[Requirement]) -> Result<Vec<Requirement>, NotAllowed> {
+        let mut admitted = requested.iter().map(|one| self.narrowed(one)).collect::<Result<Vec<_>, _>>()?;
         admitted.sort();
         Ok(admitted)
     }
 
-    fn narrowed(&self, asked: &Requirement) -> Result<Requirement, NotAllowed> {
-        match self.packages.get(asked.name()) {
-            Some(allowed) if allowed.versions().is_empty() => Ok(asked.clone()),
-            Some(allowed) => Ok(asked.and(allowed)),
-            None if self.is_any => Ok(asked.clone()),
-            None => Err(NotAllowed { name: asked.name().to_owned(), allowed: self.listed() }),
+    fn narrowed(&self, requested: &Requirement) -> Result<Requirement, NotAllowed> {
+        match self.packages.get(requested.name()) {
+            Some(allowed) if allowed.versions().is_empty() => Ok(requested.clone()),
+            Some(allowed) => Ok(requested.and(allowed)),
+            None if self.is_any => Ok(requested.clone()),
+            None => Err(NotAllowed { name: requested.name().to_owned(), allowed: self.listed() }),
         }
     }
 
@@ -119,7 +119,7 @@ impl AllowedPackages {
 }
 
 impl Requirement {
-    /// This package in the versions that both say.
+    /// This package in the versions that both allow.
     fn and(&self, other: &Self) -> Self {
         let (own, others) = (self.versions(), other.versions());
         let mut specifiers: Vec<&str> = own.split(',').chain(others.split(',')).filter(|one| !one.is_empty()).collect();
@@ -138,12 +138,12 @@ mod tests {
         AllowedPackages::parse(entries).unwrap()
     }
 
-    fn asked(texts: &[&str]) -> Vec<Requirement> {
+    fn requested(texts: &[&str]) -> Vec<Requirement> {
         Requirement::parse_all(texts).unwrap()
     }
 
     #[test]
-    fn what_is_asked_for_is_narrowed_to_what_is_allowed() {
+    fn a_request_is_narrowed_to_the_allowed_versions() {
         let list = allowed(&["NumPy", "requests==2.31.0", "foo>=1,<2"]);
         let table = [
             ("numpy", "numpy"),
@@ -154,19 +154,19 @@ mod tests {
             ("foo!=1.5", "foo!=1.5,<2,>=1"),
         ];
         for (text, expected) in table {
-            assert_eq!(list.admit(&asked(&[text])).unwrap()[0].as_str(), expected, "{text}");
+            assert_eq!(list.admit(&requested(&[text])).unwrap()[0].as_str(), expected, "{text}");
         }
     }
 
     #[test]
-    fn the_order_in_which_packages_are_asked_for_does_not_matter() {
+    fn the_order_of_requested_packages_does_not_matter() {
         let list = allowed(&["*"]);
-        assert_eq!(list.admit(&asked(&["b", "a"])), list.admit(&asked(&["a", "b"])));
+        assert_eq!(list.admit(&requested(&["b", "a"])), list.admit(&requested(&["a", "b"])));
     }
 
     #[test]
-    fn what_is_not_allowed_is_refused_with_what_is() {
-        let refused = |entries: &[&str]| allowed(entries).admit(&asked(&["evil"])).unwrap_err().to_string();
+    fn a_refusal_lists_the_allowed_packages() {
+        let refused = |entries: &[&str]| allowed(entries).admit(&requested(&["evil"])).unwrap_err().to_string();
         insta::assert_snapshot!(refused(&[]), @"package 'evil' is not allowed here; no packages can be installed");
         insta::assert_snapshot!(refused(&["numpy", "requests==2.31.0"]), @"package 'evil' is not allowed here; allowed are: numpy, requests==2.31.0");
         let many: Vec<String> = (100..200).map(|number| format!("package-{number}")).collect();
@@ -178,20 +178,20 @@ mod tests {
     #[test]
     fn a_name_is_allowed_as_a_whole() {
         let list = allowed(&["requests"]);
-        assert!(list.admit(&asked(&["requests-evil"])).is_err());
-        assert!(list.admit(&asked(&["request"])).is_err());
+        assert!(list.admit(&requested(&["requests-evil"])).is_err());
+        assert!(list.admit(&requested(&["request"])).is_err());
     }
 
     #[test]
-    fn any_package_is_allowed_by_a_star_beside_what_is_said_of_some() {
+    fn a_star_allows_any_package_and_keeps_the_versions_of_listed_ones() {
         let list = allowed(&["*", "requests==2.31.0"]);
         assert!(!list.is_empty() && allowed(&[]).is_empty());
-        let admitted = list.admit(&asked(&["requests", "evil"])).unwrap();
-        assert_eq!(admitted, asked(&["evil", "requests==2.31.0"]));
+        let admitted = list.admit(&requested(&["requests", "evil"])).unwrap();
+        assert_eq!(admitted, requested(&["evil", "requests==2.31.0"]));
     }
 
     #[test]
-    fn every_mistake_in_the_list_is_told() {
+    fn every_mistake_in_the_list_is_reported() {
         let mistakes = AllowedPackages::parse(&["ok", "-e .", "ok", "a[b]"]).unwrap_err();
         let texts: Vec<String> = mistakes.iter().map(|(position, mistake)| format!("{position}: {mistake}")).collect();
         insta::assert_snapshot!(texts.join("\n"), @"

@@ -75,13 +75,13 @@ impl RequirementError {
 /// Why texts are no requirements of one call.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum RequirementsError {
-    /// One of them is none.
+    /// A text is no requirement.
     #[error("package {0}")]
     One(#[from] RequirementError),
     /// Too many.
     #[error("{0} packages are too many; a call may have {MAX_PACKAGES}")]
     TooMany(usize),
-    /// Two say different things of one package.
+    /// Two requirements of one package differ.
     #[error("package `{name}` is asked for twice, as `{0}` and `{1}`; ask for it once", name = .0.name())]
     Twice(Requirement, Requirement),
 }

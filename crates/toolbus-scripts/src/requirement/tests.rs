@@ -50,7 +50,7 @@ fn a_requirement_is_normalised() {
 }
 
 #[test]
-fn the_name_and_whether_one_version_is_meant_can_be_told() {
+fn a_requirement_has_a_name_and_may_be_pinned() {
     let table = [
         ("numpy", "numpy", false),
         ("Re_quests[socks]>=2", "re-quests", false),
@@ -67,7 +67,7 @@ fn the_name_and_whether_one_version_is_meant_can_be_told() {
 }
 
 #[test]
-fn what_pip_would_take_for_something_else_is_refused() {
+fn text_that_pip_reads_as_an_option_or_address_is_refused() {
     let table = [
         ("", "is empty"),
         ("   ", "is empty"),
@@ -105,7 +105,7 @@ fn what_pip_would_take_for_something_else_is_refused() {
 }
 
 #[test]
-fn what_cannot_be_read_is_refused_in_words_that_help() {
+fn an_unreadable_requirement_is_refused_with_advice() {
     let table = [
         ("nu\u{200b}mpy", "has characters"),
         ("numpy\n--pre", "has characters"),
@@ -205,19 +205,19 @@ fn check_safe(text: &str) {
 
 proptest! {
     #[test]
-    fn whatever_parses_is_safe_as_one_argument(text in r"\PC{0,40}") {
+    fn any_parsed_text_is_safe_as_one_argument(text in r"\PC{0,40}") {
         check_safe(&text);
     }
 
     #[test]
-    fn whatever_parses_of_what_looks_like_a_requirement_is_safe_too(
+    fn any_parsed_text_like_a_requirement_is_safe_as_one_argument(
         text in r"[ .a-]{0,2}[a-zA-Z0-9._-]{1,6}(\[[a-z,. -]{0,6}\])?(([=!<>~]{1,3}| |,)[ v]?[0-9!.*+abcrcdevpost_-]{0,8}){0,3}[ ;@/:whlzip.]{0,4}"
     ) {
         check_safe(&text);
     }
 
     #[test]
-    fn what_the_grammar_allows_is_taken(
+    fn a_requirement_of_the_grammar_is_accepted(
         text in r"[a-z0-9]([a-z0-9._-]{0,4}[a-z0-9])?(\[[a-z0-9]{1,3}(,[a-z]{1,3}){0,2}\])?((==|!=|<=|>=|<|>)[0-9]{1,3}(\.[0-9]{1,3}){0,3}((a|b|rc)[0-9])?(\.post[0-9])?(\.dev[0-9])?)?"
     ) {
         let requirement = Requirement::parse(&text);

@@ -180,7 +180,7 @@ impl<'a> RequirementCursor<'a> {
         Some(words.collect::<Vec<_>>().join("-").to_ascii_lowercase())
     }
 
-    /// A number, without zeros that say nothing. It may be longer than any type of numbers.
+    /// A number, without leading zeros. It may be longer than any type of numbers.
     pub(super) fn number(&mut self) -> Option<&'a str> {
         let digits = self.take_while(|c| c.is_ascii_digit());
         let number = digits.trim_start_matches('0');

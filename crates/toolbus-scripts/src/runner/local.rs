@@ -41,10 +41,11 @@ start()
 "#
 );
 
-/// A script sees the files, the processes and the network of the daemon, with its rights. Of its limits only time, output and
-/// the size of what comes back are kept. Processes that leave its process group outlive it.
+/// Runs scripts without a sandbox.
 ///
-/// What it gets is what it gets in the sandbox: the same variables, no others, and a work folder of its own.
+/// A script sees the files, the processes and the network of the daemon, with its rights. Of its limits only time,
+/// output and the size of returned files are kept. Processes that leave its process group outlive it. A script has the
+/// same variables as in the sandbox, no others, and a work folder of its own.
 pub struct LocalRunner {
     interpreter: Interpreter,
     limits: Limits,
@@ -294,7 +295,7 @@ open(os.path.join(out.encode(), b'\\xff'), 'w')
     }
 
     #[tokio::test]
-    async fn a_python_that_is_not_there_is_told_to_the_operator() {
+    async fn a_missing_python_is_reported_to_the_operator() {
         let runner = runner().await;
         let interpreter = Interpreter { program: "/nowhere/python".into(), ..runner.interpreter.clone() };
         let failure = LocalRunner { interpreter, ..runner }.run(script("")).await.unwrap_err();
@@ -326,7 +327,7 @@ open(os.path.join(out.encode(), b'\\xff'), 'w')
     }
 
     #[tokio::test]
-    async fn what_was_installed_can_be_imported() {
+    async fn installed_packages_can_be_imported() {
         let packages = tempfile::tempdir().unwrap();
         std::fs::write(packages.path().join("toolbus_example.py"), "VALUE = 42").unwrap();
         let installer = Arc::new(ScriptFolder(Ok(packages.path().to_owned())));

@@ -50,7 +50,7 @@ impl Pool {
         Self { shared, end }
     }
 
-    /// One that is ready, if there is any.
+    /// Takes an interpreter that is ready, if there is one.
     pub(super) fn take(&self) -> Option<Waiting> {
         let mut state = self.shared.state.lock();
         state.last_used = Some(Clock::SYSTEM.now());

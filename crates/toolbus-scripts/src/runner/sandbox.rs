@@ -318,7 +318,7 @@ const SESSION_BOOTSTRAP: &str =
     concat!(include_str!("run.py"), "\n\n", include_str!("session.py"), "\n\nSession(sys.argv[1]).serve()\n");
 /// Further paths for scripts that may start any program: those that `PATH` leads to.
 const PROGRAMS: [&str; 3] = ["/bin", "/usr/bin", "/etc/alternatives"];
-/// Paths that a script with packages may read besides: matplotlib asks `fc-list` for fonts, which complains without
+/// Paths that a script with packages may read besides: matplotlib calls `fc-list` for fonts, which complains without
 /// these.
 const FONTS: [&str; 2] = ["/etc/fonts", "/usr/share/fontconfig"];
 /// The whole environment of a script, but for what names its own files.
@@ -363,24 +363,24 @@ impl Plans {
         Self { plan, fonts, imports: imports.join(" "), bootstrap: Bootstrap::default() }
     }
 
-    /// One that waits for a script.
+    /// Plan of an interpreter that waits for a script.
     fn warm(&self) -> Plan {
         self.with(&self.imports, None)
     }
 
-    /// One for a script that is there, with the folder of its packages.
+    /// Plan for a given script, with the folder of its packages.
     fn cold(&self, packages: Option<&Path>) -> Plan {
         self.with("", packages)
     }
 
-    /// One for the scripts of a session, with the folder of their packages.
+    /// Plan for the scripts of a session, with the folder of their packages.
     fn session(&self, packages: Option<&Path>) -> Plan {
         let folder = packages.map(|folder| folder.to_string_lossy().into_owned()).unwrap_or_default();
         let args = WITHOUT_PACKAGES.into_iter().chain(["-c", SESSION_BOOTSTRAP, &folder]).map(str::to_owned).collect();
         Plan { args, ..self.reading(packages) }
     }
 
-    /// One that forks for each script of an agent, with the modules of the packages that it requests.
+    /// Plan of a template that forks for each script of an agent, with the modules of the packages that it requests.
     fn template(&self, requested: &[Requirement], packages: Option<&Path>) -> Plan {
         let modules = requested.iter().map(|package| package.name().replace('-', "_"));
         let imports = std::iter::once(self.imports.clone()).chain(modules).collect::<Vec<_>>().join(" ");
@@ -398,7 +398,7 @@ impl Plans {
         plan
     }
 
-    /// One without a program, which may read a folder of packages.
+    /// Plan without a program, which may read a folder of packages.
     fn reading(&self, packages: Option<&Path>) -> Plan {
         let mut plan = self.plan.clone();
         if let Some(packages) = packages {

@@ -85,7 +85,7 @@ struct InUse {
 }
 
 impl Templates {
-    /// None is started yet.
+    /// Creates the set without a running template.
     pub(super) fn new(sandbox: Sandbox) -> Self {
         Self { shared: Arc::new(TemplatesShared { sandbox, state: Mutex::default() }), end: CancellationToken::new() }
     }
@@ -316,7 +316,7 @@ mod tests {
     use crate::commands::probe;
 
     #[tokio::test(start_paused = true)]
-    async fn however_often_one_is_tried_again_one_task_keeps_it() {
+    async fn a_template_that_is_tried_repeatedly_has_one_task() {
         let templates = Templates::new(Sandbox::with_helper("/nonexistent", Level::NoNamespaces).unwrap());
         let key = TemplateKey { owner: "agent".into(), packages: None };
         let alive = || Handle::current().metrics().num_alive_tasks();

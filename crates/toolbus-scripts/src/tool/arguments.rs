@@ -24,9 +24,9 @@ pub(super) const SESSION: &str = "session";
 pub(super) const INPUT_KEYS: &str = "input_keys";
 pub(super) const OUTPUT_KEYS: &str = "output_keys";
 const NAMES: [&str; 4] = [SCRIPT, INPUT_DATA, INPUT_FILES, TIMEOUT_SECONDS];
-/// Those that there are besides for Python.
+/// Further arguments of scripts in Python.
 const OF_PYTHON: [&str; 2] = [PIP_PACKAGES, SESSION];
-/// Those that there are besides with working memory.
+/// Further arguments with working memory.
 const KEYS: [&str; 2] = [INPUT_KEYS, OUTPUT_KEYS];
 /// Fence of code in Markdown.
 const FENCE: &str = "```";
@@ -75,10 +75,10 @@ impl ScriptArguments {
             // Peers know these words.
             None => return Err(ToolFailure::invalid("Missing 'script' argument")),
         };
-        let asked = packages(given(PIP_PACKAGES))?;
-        let asked =
-            Requirement::parse_all(&asked).map_err(|error| ToolFailure::invalid(sentence(&error.to_string())))?;
-        let packages = settings.packages.admit(&asked);
+        let requested = packages(given(PIP_PACKAGES))?;
+        let requested =
+            Requirement::parse_all(&requested).map_err(|error| ToolFailure::invalid(sentence(&error.to_string())))?;
+        let packages = settings.packages.admit(&requested);
         let packages = packages.map_err(|error| ToolFailure::new(Cause::NotAllowed, sentence(&error.to_string())))?;
         Ok(Self {
             script,
@@ -312,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_whole_number_is_no_time() {
+    fn a_time_that_is_no_whole_number_is_refused() {
         for value in
             [json!(1.5), json!("1.5"), json!("soon"), json!(""), json!("inf"), json!("NaN"), json!(true), json!([5])]
         {
@@ -323,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn an_input_is_its_text_and_what_is_no_text_is_json() {
+    fn an_input_is_its_text_or_else_json() {
         let table = [
             (json!("as it is"), "as it is"),
             (json!(""), ""),
@@ -363,7 +363,7 @@ mod tests {
     }
 
     #[test]
-    fn files_that_cannot_be_are_refused_with_what_can() {
+    fn invalid_files_are_refused_with_advice() {
         let refused = |files: Value| {
             let failure = with("input_files", &files).unwrap_err();
             assert_eq!(failure.cause, Cause::InvalidArguments);
@@ -398,7 +398,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_list_of_packages_is_refused_with_an_example() {
+    fn a_value_that_is_no_list_of_packages_is_refused_with_an_example() {
         for value in [
             json!("requests"),
             json!("requests numpy"),
@@ -414,7 +414,7 @@ mod tests {
     }
 
     #[test]
-    fn refusals_say_what_to_do() {
+    fn refusals_have_advice() {
         let refused = |arguments: Value| {
             let failure = read(&arguments).unwrap_err();
             format!("{:?}: {}", failure.cause, failure.message)

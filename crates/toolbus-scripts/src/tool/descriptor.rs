@@ -20,7 +20,7 @@ pub const GUIDE: &str = include_str!("../guide.md");
 const AROUND: Duration = Duration::from_secs(10);
 
 /// Descriptor of the tool. Its arguments are checked by the tool itself: it takes numbers in strings, and brings them
-/// within bounds, which no schema says that a model would be better off with.
+/// within bounds, which a schema cannot express.
 pub(super) fn descriptor(settings: &Settings, rights: Rights, has_sessions: bool) -> ToolDescriptor {
     let installing = if settings.packages.is_empty() { Duration::ZERO } else { settings.package_timeout };
     ToolDescriptor {

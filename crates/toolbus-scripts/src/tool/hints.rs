@@ -41,10 +41,10 @@ const WITHOUT_PROC: [(&str, &str); 2] = [
     ),
 ];
 
-/// A sentence on the error that a traceback of Python ends with, or that a program says which reads `/proc`, where the
+/// A sentence on the error that a traceback of Python ends with, or that a program prints which reads `/proc`, where the
 /// script could not know better.
 pub(super) fn hint(stderr: &str, given: ScriptBudget<'_>) -> Option<String> {
-    if let Some((_, instead)) = WITHOUT_PROC.iter().find(|(said, _)| stderr.contains(said)) {
+    if let Some((_, instead)) = WITHOUT_PROC.iter().find(|(error, _)| stderr.contains(error)) {
         return Some((*instead).to_owned());
     }
     if given.language.is_some() {
@@ -63,7 +63,7 @@ pub(super) fn hint(stderr: &str, given: ScriptBudget<'_>) -> Option<String> {
     if let Some((_, rest)) = error.split_once("ModuleNotFoundError: No module named '") {
         return module(rest.split(['\'', '.']).next()?, given);
     }
-    // Of one that was lost the result says so anyway.
+    // The result of a lost session has a note already.
     let begins = given.session.is_some_and(|session| session.is_new && !session.is_lost);
     if begins && (error.starts_with("NameError: ") || has(&["FileNotFoundError: "])) {
         return Some(
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn a_module_that_is_not_there_is_a_package_to_ask_for_if_it_is_allowed() {
+    fn a_missing_module_hints_at_its_package_if_allowed() {
         let of_module = |name: &str| of(&format!("Traceback\nModuleNotFoundError: No module named '{name}'\n"));
         insta::assert_snapshot!(of_module("numpy.linalg"), @r#"Ask for the package: pip_packages ["numpy"]."#);
         insta::assert_snapshot!(of_module("yaml"), @r#"Ask for the package: pip_packages ["pyyaml"]."#);
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_script_may_not_do_here_is_told_by_its_error() {
+    fn an_error_of_the_sandbox_has_a_hint() {
         let table = [
             "urllib.error.URLError: <urlopen error [Errno -3] Temporary failure in name resolution>",
             "  File \"/usr/lib/python3.11/socket.py\", line 836, in create_connection\nPermissionError: [Errno 1] Operation not permitted",
@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn what_only_notebooks_understand_is_told_with_what_to_do_instead() {
+    fn syntax_of_notebooks_has_a_hint() {
         let table = [
             "  File \"script.py\", line 5\n    x = await main()\nSyntaxError: 'await' outside function",
             "  File \"script.py\", line 5\n    async with x: pass\nSyntaxError: 'async with' outside async function",
@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn where_processes_can_be_started_those_that_need_sockets_are_told_of_others() {
+    fn multiprocessing_that_needs_sockets_hints_at_other_start_methods() {
         let packages = AllowedPackages::default();
         let refused = "  File \"/usr/lib/python3.11/multiprocessing/forkserver.py\", line 136, in ensure_running\n  \
                        File \"/usr/lib/python3.11/socket.py\", line 232\nPermissionError: [Errno 1] Operation not permitted";
@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_script_may_do_is_not_its_mistake() {
+    fn an_allowed_network_has_no_hint() {
         let packages = AllowedPackages::default();
         let free = ScriptBudget { has_network: true, has_processes: true, ..given(&packages) };
         let refused = "socket.gaierror: [Errno -3] Temporary failure in name resolution";

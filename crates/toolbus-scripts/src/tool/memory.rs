@@ -46,7 +46,7 @@ struct MemoryFile {
 /// Outcome of saving files.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct SavedFiles {
-    /// Says which were saved and which were not, and why.
+    /// Text on the files that were saved and that were not, and why.
     pub(super) notes: Vec<String>,
     /// Whether one was not.
     pub(super) is_error: bool,

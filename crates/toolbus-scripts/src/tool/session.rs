@@ -35,7 +35,7 @@ pub(super) struct ScriptSession {
 struct SessionState {
     /// Absent before the first script, and when one has ended it or was cancelled.
     interpreter: Option<SessionInterpreter>,
-    /// Those of the script that started the interpreter.
+    /// Packages of the script that started the interpreter.
     packages: Vec<Requirement>,
 }
 

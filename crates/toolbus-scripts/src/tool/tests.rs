@@ -1,4 +1,4 @@
-//! The tool with a runner that does what it is told.
+//! The tool with a fake runner.
 
 mod memory;
 
@@ -41,7 +41,7 @@ pub(super) fn settings() -> Settings {
     }
 }
 
-/// Gives back what it is told, and keeps what it was given. Without a result it runs until it is let go.
+/// Returns a prepared result, and records the scripts. Without a result it runs until it is notified.
 #[derive(Default)]
 struct FakeRunner {
     result: Mutex<Option<Result<Finished, RunFailure>>>,
@@ -119,7 +119,7 @@ impl ToolFixture {
         Self { fake, queue, tool }
     }
 
-    fn answering(result: Result<Finished, RunFailure>) -> Self {
+    fn returning(result: Result<Finished, RunFailure>) -> Self {
         let fixture = Self::new();
         *fixture.fake.result.lock() = Some(result);
         fixture
@@ -169,8 +169,8 @@ fn unknown(name: &str) -> Caller {
 }
 
 #[tokio::test]
-async fn a_script_runs_with_what_it_asks_for_and_its_output_is_the_result() {
-    let fixture = ToolFixture::answering(Ok(finished(Ending::Exited(0), "42\n")));
+async fn a_script_runs_with_its_arguments_and_its_output_is_the_result() {
+    let fixture = ToolFixture::returning(Ok(finished(Ending::Exited(0), "42\n")));
     let arguments =
         json!({"script": "print(42)", "input_data": "{}", "timeout_seconds": "40", "pip_packages": ["Requests"]});
     let output = fixture.run(arguments).await.unwrap();
@@ -187,7 +187,7 @@ async fn a_script_runs_with_what_it_asks_for_and_its_output_is_the_result() {
 
 #[tokio::test]
 async fn a_call_with_less_time_gives_its_script_less() {
-    let fixture = ToolFixture::answering(Ok(finished(Ending::Stopped(Stop::Time), "")));
+    let fixture = ToolFixture::returning(Ok(finished(Ending::Stopped(Stop::Time), "")));
     let call = fixture.call(agent("a"), Duration::from_secs(10), json!({"script": "pass"}));
     let latest = Clock::SYSTEM.now() + Duration::from_secs(10);
     let output = call.await.unwrap();
@@ -199,43 +199,43 @@ async fn a_call_with_less_time_gives_its_script_less() {
 }
 
 #[tokio::test]
-async fn packages_that_cannot_be_had_are_told_as_the_tools_own_failure() {
-    let told = async |error| {
+async fn a_failed_installation_is_an_error_result_of_the_tool() {
+    let shown = async |error| {
         let output =
-            ToolFixture::answering(Err(RunFailure::Packages(error))).run(json!({"script": "pass"})).await.unwrap();
+            ToolFixture::returning(Err(RunFailure::Packages(error))).run(json!({"script": "pass"})).await.unwrap();
         let program = output.program.unwrap();
         assert_eq!((output.is_error, program.stdout, program.stderr.as_ref()), (true, None, output.content.as_ref()));
         format!("{}: {}", program.exit_code, output.content.unwrap())
     };
     let failed = PackageError::Failed { exit_code: 2, stderr: "ERROR: no such package".to_owned() };
-    insta::assert_snapshot!(told(failed).await, @"
+    insta::assert_snapshot!(shown(failed).await, @"
     2: pip install failed (exit 2):
     ERROR: no such package
     ");
-    insta::assert_snapshot!(told(PackageError::TimedOut { seconds: 120 }).await, @"-1: pip install timed out after 120s");
-    insta::assert_snapshot!(told(PackageError::Refused("No packages here.".to_owned())).await, @"-1: No packages here.");
+    insta::assert_snapshot!(shown(PackageError::TimedOut { seconds: 120 }).await, @"-1: pip install timed out after 120s");
+    insta::assert_snapshot!(shown(PackageError::Refused("No packages here.".to_owned())).await, @"-1: No packages here.");
 }
 
 #[tokio::test]
-async fn what_is_wrong_here_is_told_to_the_operator_alone() {
-    let told = async |failure| {
-        let failure = ToolFixture::answering(Err(failure)).run(json!({"script": "pass"})).await.unwrap_err();
+async fn a_failure_of_the_daemon_shows_its_details_to_the_operator_alone() {
+    let shown = async |failure| {
+        let failure = ToolFixture::returning(Err(failure)).run(json!({"script": "pass"})).await.unwrap_err();
         format!("{:?}: {} ({})", failure.cause, failure.message, failure.detail.unwrap())
     };
     let runner = RunFailure::NotStarted("no /bin/python".to_owned());
-    insta::assert_snapshot!(told(runner).await, @"ConnectFailed: Scripts cannot be run at the moment. Tell the operator if it stays so. (no /bin/python)");
+    insta::assert_snapshot!(shown(runner).await, @"ConnectFailed: Scripts cannot be run at the moment. Tell the operator if it stays so. (no /bin/python)");
     let helper = RunFailure::Unavailable("its helper ended".to_owned());
-    insta::assert_snapshot!(told(helper).await, @"Unavailable: Scripts cannot be run at the moment. Tell the operator if it stays so. (its helper ended)");
+    insta::assert_snapshot!(shown(helper).await, @"Unavailable: Scripts cannot be run at the moment. Tell the operator if it stays so. (its helper ended)");
     let packages = RunFailure::Packages(PackageError::Unavailable("disk full".to_owned()));
-    insta::assert_snapshot!(told(packages).await, @"ConnectFailed: Packages cannot be installed at the moment. Tell the operator if it stays so. (disk full)");
+    insta::assert_snapshot!(shown(packages).await, @"ConnectFailed: Packages cannot be installed at the moment. Tell the operator if it stays so. (disk full)");
     let set_up = RunFailure::Misconfigured("no right".to_owned());
-    insta::assert_snapshot!(told(set_up).await, @"Failed: Scripts cannot be run until the operator has corrected how they are run. Trying again does not help. (no right)");
+    insta::assert_snapshot!(shown(set_up).await, @"Failed: Scripts cannot be run until the operator has corrected how they are run. Trying again does not help. (no right)");
 }
 
 #[tokio::test]
-async fn a_script_that_no_call_would_run_is_not_to_be_tried_again() {
+async fn a_misconfigured_runner_is_not_retryable() {
     let failure =
-        async |failure| ToolFixture::answering(Err(failure)).run(json!({"script": "pass"})).await.unwrap_err();
+        async |failure| ToolFixture::returning(Err(failure)).run(json!({"script": "pass"})).await.unwrap_err();
     let set_up = failure(RunFailure::Misconfigured(String::new())).await.verdict.unwrap();
     assert_eq!((set_up.is_retryable, set_up.outcome), (false, Some(toolbus_protocol::Outcome::NotStarted)));
     let refused = failure(RunFailure::Refused("Send less.".to_owned())).await;
@@ -243,7 +243,7 @@ async fn a_script_that_no_call_would_run_is_not_to_be_tried_again() {
 }
 
 #[tokio::test]
-async fn arguments_are_looked_at_before_a_turn_is_taken() {
+async fn arguments_are_checked_before_a_turn_is_taken() {
     let fixture = ToolFixture::new();
     let _running = fixture.begin(agent("a"));
     let failure = fixture.run(json!({"script": "pass", "pip_packages": "requests"})).await.unwrap_err();
@@ -270,7 +270,7 @@ async fn a_script_waits_for_its_turn_and_too_many_are_refused() {
 }
 
 #[tokio::test]
-async fn unknown_callers_share_a_place_whatever_they_call_themselves() {
+async fn unknown_callers_share_one_share_of_the_queue() {
     let fixture = ToolFixture::new();
     let _running = fixture.begin(agent("a"));
     let _waiting = fixture.begin(unknown("one"));
@@ -289,12 +289,12 @@ async fn a_script_that_would_have_too_little_time_left_does_not_begin() {
     let failure = call.await.unwrap_err();
     insta::assert_snapshot!(failure.message, @"No place to run the script came free in time.");
     assert_eq!(failure.cause, Cause::Overloaded);
-    // Half of what the call has, since the script asks for more.
+    // Half of what the call has, since the script requests more.
     assert_eq!(Clock::SYSTEM.since(began).as_secs_f64().round(), 50.0);
 }
 
 #[tokio::test]
-async fn who_gives_up_ends_the_run_and_frees_the_place() {
+async fn a_dropped_call_ends_the_run_and_frees_the_slot() {
     let fixture = ToolFixture::new();
     let running = fixture.begin(agent("a"));
     drop(running);
@@ -313,7 +313,7 @@ async fn every_run_is_reported_once_with_its_outcome() {
         (Err(RunFailure::Unavailable(String::new())), "unavailable"),
     ];
     for (result, outcome) in others.into_iter().chain(stopped) {
-        let fixture = ToolFixture::answering(result);
+        let fixture = ToolFixture::returning(result);
         let _ = fixture.run(json!({"script": "pass"})).await;
         assert_eq!(fixture.outcomes(), [outcome]);
         assert!(ScriptRun::OUTCOMES.contains(&outcome), "{outcome}");
@@ -321,7 +321,7 @@ async fn every_run_is_reported_once_with_its_outcome() {
 }
 
 #[tokio::test]
-async fn what_was_not_measured_of_a_run_is_absent() {
+async fn unmeasured_usage_of_a_run_is_absent() {
     for (usage, expected) in [
         (Some(Usage { cpu_us: 1_500_000, peak_memory: 1 << 20 }), (Some(Duration::from_millis(1500)), Some(1 << 20))),
         (Some(Usage { cpu_us: 0, peak_memory: 0 }), (None, None)),
@@ -329,7 +329,7 @@ async fn what_was_not_measured_of_a_run_is_absent() {
     ] {
         let mut finished = finished(Ending::Exited(0), "");
         finished.outcome.usage = usage;
-        let fixture = ToolFixture::answering(Ok(finished));
+        let fixture = ToolFixture::returning(Ok(finished));
         fixture.run(json!({"script": "pass"})).await.unwrap();
         let run = fixture.fake.runs.lock()[0];
         assert_eq!(((run.cpu, run.peak_memory), run.start), (expected, Some("warm")));
@@ -337,7 +337,7 @@ async fn what_was_not_measured_of_a_run_is_absent() {
 }
 
 #[test]
-fn what_a_model_is_told() {
+fn the_description_for_a_model() {
     let descriptor = ToolFixture::new().tool.descriptor;
     insta::assert_snapshot!(descriptor.description, @"Runs a Python script and returns what it prints to standard output. If it prints nothing, the value of its last expression is returned. Each script runs by itself, in a folder of its own that is gone afterwards, with no files but input_files. There is no network. Files that it writes to the folder named by the environment variable TOOLBUS_OUTPUT come back with the answer, at most 4 MiB together; so do figures of matplotlib that are open at the end. A script fails when it exits with another code than 0; its standard error is shown then. It may use 256 MiB of memory, 64 MiB of disk and 64 processes and threads, and print 1 MiB.");
     insta::assert_json_snapshot!(descriptor.parameters.as_deref(), @r#"
@@ -384,7 +384,7 @@ fn what_a_model_is_told() {
 }
 
 #[test]
-fn what_a_model_is_told_of_another_language() {
+fn the_description_for_another_language() {
     let descriptor = ToolFixture::of(settings().of_language("bash")).tool.descriptor;
     assert_eq!(&*descriptor.name, "execute_bash_script");
     insta::assert_snapshot!(descriptor.description, @"Runs a bash script and returns what it prints to standard output. Each script runs by itself, in a folder of its own that is gone afterwards, with no files but input_files. There is no network. Files that it writes to the folder named by the environment variable TOOLBUS_OUTPUT come back with the answer, at most 4 MiB together. A script fails when it exits with another code than 0; its standard error is shown then. It may use 256 MiB of memory, 64 MiB of disk and 64 processes and threads, and print 1 MiB.");
@@ -396,7 +396,7 @@ fn what_a_model_is_told_of_another_language() {
 }
 
 #[test]
-fn a_model_is_told_what_scripts_cannot_do_only_where_it_is_so() {
+fn the_description_lists_only_limits_that_apply() {
     let none = Settings { packages: AllowedPackages::default(), ..settings() };
     let descriptor = super::descriptor::descriptor(&none, Rights { network: true, processes: true }, false);
     assert!(!descriptor.description.contains("network") && !descriptor.description.contains("other programs"));

@@ -16,18 +16,18 @@ use crate::text::{number, size, without_middle};
 const NO_OUTPUT: &str = "(no output)";
 /// Most characters of each stream that are shown of a script that failed; what is in the middle is left out.
 const MAX_SHOWN: usize = 16_000;
-/// The same of one that wrote too much, of which the beginning says enough.
+/// The same of one that wrote too much: its beginning is enough.
 const MAX_BEGINNING: usize = 4_000;
 /// Note on a script that ended its session.
 const OVER: &str = "The session has ended: its variables and files are gone. The next script begins another.";
-/// Note to a script whose session was not there any more.
+/// Note to a script without its earlier session.
 const LOST: &str = "The session was lost since its last script: its variables and files are gone. This script began \
      another.";
 /// Most files that are named.
 const MAX_NAMED: usize = 20;
 /// The exit code of a script that did not end in time.
 const NOT_ENDED: i32 = -1;
-/// The exit code of a script that was ended: what a shell says of one that was killed.
+/// The exit code of a script that was ended, as a shell reports a killed program.
 const KILLED: i32 = 137;
 
 /// Resources that the script was given.
@@ -35,7 +35,7 @@ const KILLED: i32 = 137;
 pub(super) struct ScriptBudget<'a> {
     pub(super) limits: &'a Limits,
     pub(super) packages: &'a AllowedPackages,
-    /// Those that the script asked for.
+    /// The packages that the script requested.
     pub(super) requested: &'a [Requirement],
     /// `None`: Python.
     pub(super) language: Option<&'a str>,
@@ -51,7 +51,7 @@ pub(super) struct ScriptBudget<'a> {
 pub(super) struct InSession {
     /// Whether the interpreter was started for the script.
     pub(super) is_new: bool,
-    /// Whether that was in place of one that has ended since its last script.
+    /// Whether the interpreter replaces one that has ended since its last script.
     pub(super) is_lost: bool,
     /// Whether the interpreter has ended with the script.
     pub(super) is_over: bool,
@@ -309,13 +309,13 @@ pub(super) mod tests {
         output(&finished, given(&AllowedPackages::default()), SavedFiles::default())
     }
 
-    fn told(outcome: &Outcome) -> ToolOutput {
+    fn tool_output(outcome: &Outcome) -> ToolOutput {
         with_value(outcome, None)
     }
 
     /// The text, with a mark for an error.
     fn content(outcome: &Outcome) -> String {
-        let ToolOutput { content, is_error, .. } = told(outcome);
+        let ToolOutput { content, is_error, .. } = tool_output(outcome);
         format!("{}{}", if is_error { "isError: " } else { "" }, content.unwrap())
     }
 
@@ -324,11 +324,11 @@ pub(super) mod tests {
     }
 
     fn program(outcome: &Outcome) -> Program {
-        *told(outcome).program.unwrap()
+        *tool_output(outcome).program.unwrap()
     }
 
     #[test]
-    fn the_answer_is_what_was_printed_to_the_byte() {
+    fn the_result_is_the_output_to_the_byte() {
         for stdout in ["42\n", "{\"a\": 1}", " \n"] {
             assert_eq!(of(Ending::Exited(0), stdout, "a warning"), stdout);
         }
@@ -376,7 +376,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn too_little_time_is_told_in_the_words_of_peers_and_then_what_was_written() {
+    fn a_timeout_has_the_words_of_peers_and_the_output() {
         let expected = "isError: execute_python_script timed out after 30s. Either increase timeout_seconds, simplify the script, \
                     or consider an alternative approach that does not require script execution.";
         let mut late = outcome(Ending::Stopped(Stop::Time), "", "");
@@ -389,16 +389,16 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_time_that_was_cut_short_by_the_call_is_the_one_that_is_told() {
+    fn a_timeout_shows_the_time_that_the_call_left() {
         let late = Outcome { elapsed: Duration::from_millis(7_900), ..outcome(Ending::Stopped(Stop::Time), "", "") };
         assert!(content(&late).contains("timed out after 7s."), "{}", content(&late));
         assert_eq!(program(&late).stderr.as_deref(), Some("Script timed out after 7s"));
     }
 
     #[test]
-    fn everything_else_that_is_used_up_has_words_of_its_own() {
-        let told = Stop::ALL[1..].iter().map(|stop| of(Ending::Stopped(*stop), "", "")).collect::<Vec<_>>().join("\n");
-        assert_snapshot!(told, @"
+    fn every_other_limit_has_a_text() {
+        let shown = Stop::ALL[1..].iter().map(|stop| of(Ending::Stopped(*stop), "", "")).collect::<Vec<_>>().join("\n");
+        assert_snapshot!(shown, @"
     isError: The script used up its CPU time of 15 s, and was stopped. Do less work, or increase timeout_seconds: the CPU time grows with it.
     isError: The script used more than 256 MiB of memory, and was stopped. Work on less at a time, for example by reading files in pieces.
     isError: The script had more than 64 processes and threads, and was stopped. Start fewer.
@@ -408,7 +408,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn what_a_stopped_script_wrote_follows_the_reason() {
+    fn the_output_of_a_stopped_script_follows_the_reason() {
         assert_snapshot!(of(Ending::Stopped(Stop::Memory), "out\n", "err\n"), @"
     isError: The script used more than 256 MiB of memory, and was stopped. Work on less at a time, for example by reading files in pieces.
     Its output until then:
@@ -419,28 +419,28 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn of_too_much_output_the_beginning_is_shown() {
+    fn the_beginning_of_too_much_output_is_shown() {
         let mut much = outcome(Ending::Stopped(Stop::Output), &"ab".repeat(100_000), "");
         much.stdout.is_cut = true;
-        let told = content(&much);
+        let shown = content(&much);
         assert!(
-            told.contains(" TOOLBUS_OUTPUT names.\nIts output began:\nabab") && told.ends_with("ab"),
-            "{told:.300}"
+            shown.contains(" TOOLBUS_OUTPUT names.\nIts output began:\nabab") && shown.ends_with("ab"),
+            "{shown:.300}"
         );
-        assert_eq!(told.matches("ab").count(), MAX_BEGINNING / 2);
+        assert_eq!(shown.matches("ab").count(), MAX_BEGINNING / 2);
     }
 
     #[test]
-    fn of_a_long_failure_the_beginning_and_the_end_are_shown() {
+    fn the_beginning_and_the_end_of_a_long_failure_are_shown() {
         let long = format!("BEGIN{}END", "ä".repeat(50_000));
-        let told = of(Ending::Exited(1), &long, &long);
-        assert_eq!(told.matches("BEGIN").count() + told.matches("END").count(), 4);
-        assert_eq!(told.matches("\n[34008 characters left out]\n").count(), 2);
-        assert!(told.chars().count() < 2 * MAX_SHOWN + 200, "{}", told.chars().count());
+        let shown = of(Ending::Exited(1), &long, &long);
+        assert_eq!(shown.matches("BEGIN").count() + shown.matches("END").count(), 4);
+        assert_eq!(shown.matches("\n[34008 characters left out]\n").count(), 2);
+        assert!(shown.chars().count() < 2 * MAX_SHOWN + 200, "{}", shown.chars().count());
     }
 
     #[test]
-    fn bytes_that_are_no_text_are_replaced_and_a_character_that_was_cut_is_left_out() {
+    fn invalid_bytes_are_replaced_and_a_cut_character_is_left_out() {
         let mut bytes = outcome(Ending::Exited(0), "", "");
         bytes.stdout.bytes = Bytes::from_static(b"a\xff\xfeb\xc3");
         assert_eq!(content(&bytes), "a\u{fffd}\u{fffd}b\u{fffd}");
@@ -452,7 +452,7 @@ pub(super) mod tests {
     fn files_are_pieces_after_the_text() {
         let file = |name: &str| Artifact { name: name.to_owned(), bytes: Bytes::from_static(b"x") };
         let with = |stdout, files: Vec<Artifact>| {
-            told(&Outcome { artifacts: files, ..outcome(Ending::Exited(0), stdout, "") })
+            tool_output(&Outcome { artifacts: files, ..outcome(Ending::Exited(0), stdout, "") })
         };
         let ToolOutput { content, blocks, .. } = with("42\n", vec![file("a.txt"), file("b.csv")]);
         assert_eq!(content.as_deref(), Some("42\n"));
@@ -492,7 +492,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn files_that_a_model_may_take_for_returned_are_named() {
+    fn files_that_were_not_returned_are_named() {
         let left =
             |not_returned: Vec<String>| content(&Outcome { not_returned, ..outcome(Ending::Exited(0), "42\n", "") });
         assert_snapshot!(left(vec!["a.csv".to_owned(), "data/b.csv".to_owned()]), @"
@@ -504,7 +504,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn files_that_did_not_come_back_are_told_in_the_last_line() {
+    fn the_last_line_counts_files_that_did_not_come_back() {
         let left = |left_out, ending| content(&Outcome { left_out, ..outcome(ending, "42", "") });
         assert_snapshot!(left(1, Ending::Exited(0)), @"
     42

@@ -93,8 +93,8 @@ for path in "copied.sh", "same.sh", "a/run.sh", "c/run.sh":
     os.remove(path)
 "##;
     // A script without namespaces may do so if its user is its own.
-    let told = if is_root() { result_at_both(script).await } else { result(script).await };
-    assert_snapshot!(told, @"
+    let shown = if is_root() { result_at_both(script).await } else { result(script).await };
+    assert_snapshot!(shown, @"
     copied.sh -rwxr-x--- False
     same.sh -rwxr-x--- True
     c/run.sh -rwxr-x--- True

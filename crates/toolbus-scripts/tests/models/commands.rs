@@ -85,7 +85,7 @@ const WORK: [&str; 76] = [
     "git init -q --template= . && git -c user.email=a@b -c user.name=a add -A && git status --short",
 ];
 
-/// Commands that fail, and words of what they say.
+/// Commands that fail, and words of their output.
 const REFUSED: [(&str, &str); 15] = [
     ("cat /etc/passwd", "No such file or directory"),
     ("ls /root", "No such file or directory"),
@@ -104,7 +104,7 @@ const REFUSED: [(&str, &str); 15] = [
     ("no-such-program", "command not found"),
 ];
 
-/// Runs each command in a folder of its own, and prints its code and what it said.
+/// Runs each command in a folder of its own, and prints its code and output.
 const RUN: &str = r##"
 import json, os, subprocess
 
@@ -129,12 +129,12 @@ async fn ordinary_shell_commands_work_or_are_refused_in_words() {
     assert_eq!(ended.len(), commands.len(), "{result}");
     let (worked, refused) = ended.split_at(WORK.len());
     let mut wrong: Vec<String> = Vec::new();
-    for (command, (code, said)) in WORK.iter().zip(worked).filter(|(_, (code, _))| *code != 0) {
-        wrong.push(format!("{command}: {code} {said}"));
+    for (command, (code, output)) in WORK.iter().zip(worked).filter(|(_, (code, _))| *code != 0) {
+        wrong.push(format!("{command}: {code} {output}"));
     }
-    for ((command, words), (code, said)) in REFUSED.iter().zip(refused) {
-        if *code == 0 || !said.contains(words) {
-            wrong.push(format!("{command}: {code} {said}"));
+    for ((command, words), (code, output)) in REFUSED.iter().zip(refused) {
+        if *code == 0 || !output.contains(words) {
+            wrong.push(format!("{command}: {code} {output}"));
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));

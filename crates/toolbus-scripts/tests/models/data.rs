@@ -104,8 +104,8 @@ for person in people:
         print(person["name"])
 "#;
     let files = json!({"people.csv": "name,age\r\nAda,36\r\nTim,9\r\n", "limits.json": {"adult": 18}});
-    let told = result_at(Level::Full, &json!({"script": script, "input_files": files})).await;
-    assert_snapshot!(told, @"Ada");
+    let shown = result_at(Level::Full, &json!({"script": script, "input_files": files})).await;
+    assert_snapshot!(shown, @"Ada");
 }
 
 /// Without namespaces they belonged to root.
@@ -245,7 +245,7 @@ print(textwrap.fill("A sentence that is somewhat longer than a line may be.", 24
 }
 
 #[tokio::test]
-async fn the_last_value_of_a_script_that_prints_nothing_is_its_answer() {
+async fn the_last_value_of_a_script_that_prints_nothing_is_its_result() {
     let script = r#"
 prices = {"apple": 1.25, "pear": 0.8}
 total = sum(prices.values())

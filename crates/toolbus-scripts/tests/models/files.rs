@@ -123,7 +123,7 @@ async fn files_that_are_not_there_and_folders_that_may_not_be_written_are_errors
 }
 
 #[tokio::test]
-async fn variables_arguments_and_input_are_what_the_documents_say() {
+async fn variables_arguments_and_input_are_as_documented() {
     let script = r#"
 import os, sys
 

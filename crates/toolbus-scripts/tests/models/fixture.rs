@@ -136,7 +136,7 @@ pub(crate) async fn result_in(level: Level, name: &str, command: &str, arguments
     let queue = FairQueue::new(Bounds { running: 1, waiting_per_owner: 1, waiting: 1 });
     let tool = ScriptTool::new(Arc::new(runner), queue, Arc::<Starts>::default(), settings).into_tool();
     let call = call(&tool, Caller::unknown(), arguments, None);
-    answered(Arc::clone(&tool.executor).execute_boxed(call).await)
+    result_text(Arc::clone(&tool.executor).execute_boxed(call).await)
 }
 
 /// An agent that works step by step: its scripts find what those before have left.
@@ -163,7 +163,7 @@ impl Steps {
     pub(crate) async fn single(&self, arguments: &Value) -> String {
         let caller = Caller { has_section: true, ..Caller::agent(AgentName::parse("a").unwrap()) };
         let call = call(&self.tool, caller, arguments, None);
-        answered(Arc::clone(&self.tool.executor).execute_boxed(call).await)
+        result_text(Arc::clone(&self.tool.executor).execute_boxed(call).await)
     }
 
     /// The result of a script in the session `s` of the agent `a`.
@@ -178,7 +178,7 @@ impl Steps {
 
     /// The result in a session of an agent.
     pub(crate) async fn call(&self, of: (&str, Option<&str>), arguments: &Value) -> String {
-        answered(self.begin(of, arguments).await)
+        result_text(self.begin(of, arguments).await)
     }
 
     /// A call that runs once the future is polled.
@@ -218,10 +218,10 @@ pub(crate) async fn watched(level: Level, script: &str) -> (Vec<Progress>, Strin
     };
     // The sink is dropped with the call.
     let (output, ()) = tokio::join!(running, reading);
-    (seen, answered(output))
+    (seen, result_text(output))
 }
 
-fn answered(result: Result<ToolOutput, ToolFailure>) -> String {
+fn result_text(result: Result<ToolOutput, ToolFailure>) -> String {
     match result {
         Ok(output) => shown(&output),
         Err(failure) => format!("{:?}: {}", failure.cause, failure.message),
@@ -232,10 +232,10 @@ fn answered(result: Result<ToolOutput, ToolFailure>) -> String {
 pub(crate) async fn result_at(level: Level, arguments: &Value) -> String {
     let (tool, caller) = ready(level).await;
     let call = call(&tool, caller, arguments, None);
-    answered(Arc::clone(&tool.executor).execute_boxed(call).await)
+    result_text(Arc::clone(&tool.executor).execute_boxed(call).await)
 }
 
-/// The tool, and who calls it. Where interpreters are forked, one waits.
+/// The tool, and its caller. Where interpreters are forked, one waits.
 async fn ready(level: Level) -> (Tool, Caller) {
     let starts = Arc::<Starts>::default();
     let (tool, _) = tool(Setup { starts: Arc::clone(&starts), ..Setup::at(level) }).await;
@@ -243,7 +243,7 @@ async fn ready(level: Level) -> (Tool, Caller) {
     if mode() == PoolMode::Fork && level == Level::Full {
         let is_forked = async || {
             let call = call(&tool, caller.clone(), &json!({"script": ""}), None);
-            answered(Arc::clone(&tool.executor).execute_boxed(call).await);
+            result_text(Arc::clone(&tool.executor).execute_boxed(call).await);
             (starts.last() == Some("forked")).then_some(())
         };
         eventually("a script in a forked interpreter", is_forked).await;

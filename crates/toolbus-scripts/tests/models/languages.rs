@@ -68,7 +68,7 @@ async fn a_script_that_fails_shows_its_error_and_exit_code() {
 }
 
 #[tokio::test]
-async fn a_script_that_takes_too_long_is_told_by_the_name_of_its_tool() {
+async fn a_timeout_names_the_tool() {
     let script = "console.log('begun'); setTimeout(() => {}, 60_000);";
     assert_snapshot!(javascript(json!({"script": script, "timeout_seconds": 3})).await, @"
     isError: execute_javascript_script timed out after 3s. Either increase timeout_seconds, simplify the script, or consider an alternative approach that does not require script execution.

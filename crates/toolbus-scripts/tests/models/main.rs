@@ -1,4 +1,4 @@
-//! Scripts as models write them, and what a model is told of each: the ordinary ones work, and the others say why not.
+//! Scripts as models write them, and the result of each: ordinary ones work, and the others return the reason.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 

@@ -186,10 +186,10 @@ async fn a_question_to_the_user_is_an_error_with_advice() {
 #[tokio::test]
 async fn a_loop_without_an_end_is_ended_and_shows_what_it_printed() {
     let script = "n = 0\nprint('starting')\nwhile True:\n    n += 1\n";
-    let told = result_at(Level::Full, &json!({"script": script, "timeout_seconds": 1})).await;
+    let shown = result_at(Level::Full, &json!({"script": script, "timeout_seconds": 1})).await;
     // Its time is wall-clock time, and as much CPU time.
-    let told = told.lines().next_back().unwrap();
-    assert_snapshot!(told, @"starting");
+    let last = shown.lines().next_back().unwrap();
+    assert_snapshot!(last, @"starting");
 }
 
 #[tokio::test]
@@ -266,7 +266,7 @@ async fn output_that_is_no_text_or_very_long_stays_readable() {
     let controls = "print('a\\tb', 'c\\rd', '\\x1b[31mred\\x1b[0m')\n";
     assert_snapshot!(result_at_both(controls).await.escape_debug(), @r"a\tb c\rd \u{1b}[31mred\u{1b}[0m\n");
     let long = result("print('x' * 70_000)\nprint('end')\n").await;
-    assert_eq!((long.len(), long.ends_with("x\nend\n")), (70_005, true), "a successful answer is whole");
+    assert_eq!((long.len(), long.ends_with("x\nend\n")), (70_005, true), "a successful result is whole");
     let failed = result("print('z' * 70_000)\nraise SystemExit(1)\n").await;
     let parts: Vec<&str> = failed.split('z').filter(|part| !part.is_empty()).collect();
     assert_snapshot!(parts.join("…"), @"
@@ -363,8 +363,8 @@ class Sums(unittest.TestCase):
 if __name__ == "__main__":
     unittest.main(argv=["sums"])
 "#;
-    let told = result(script).await;
-    let stable: Vec<&str> = told.lines().filter(|line| !line.starts_with("Ran ")).collect();
+    let shown = result(script).await;
+    let stable: Vec<&str> = shown.lines().filter(|line| !line.starts_with("Ran ")).collect();
     assert_snapshot!(stable.join("\n"), @r#"
     isError: Script failed (exit 1):
     .F

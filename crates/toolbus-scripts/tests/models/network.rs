@@ -7,7 +7,7 @@ use toolbus_sandbox::Level;
 use crate::fixture::{result, result_at, result_at_both};
 
 #[tokio::test]
-async fn a_page_cannot_be_fetched_and_the_answer_says_what_to_do() {
+async fn a_page_cannot_be_fetched_and_the_result_has_advice() {
     let script = r#"
 import json, urllib.request
 
@@ -96,11 +96,11 @@ print("pandas" if pd else "without pandas")
 #[tokio::test]
 async fn packages_that_may_not_be_installed_are_refused() {
     let requested = json!({"script": "import requests", "pip_packages": ["requests"]});
-    let told = result_at(Level::Full, &requested).await;
-    assert_snapshot!(told, @"NotAllowed: Package 'requests' is not allowed here; no packages can be installed.");
+    let shown = result_at(Level::Full, &requested).await;
+    assert_snapshot!(shown, @"NotAllowed: Package 'requests' is not allowed here; no packages can be installed.");
     let script =
         "import subprocess, sys\nsubprocess.check_call([sys.executable, '-m', 'pip', 'install', '-q', 'requests'])\n";
-    let told = result(script).await;
-    // What pip says, if it is there, is its own.
-    assert!(told.starts_with("isError: Script failed (exit 1):") && told.contains("CalledProcessError"), "{told}");
+    let shown = result(script).await;
+    // The output of pip, if it is there, varies.
+    assert!(shown.starts_with("isError: Script failed (exit 1):") && shown.contains("CalledProcessError"), "{shown}");
 }

@@ -20,7 +20,7 @@ use toolbus_testing::patience::eventually;
 use crate::fixture::{Setup, Starts, Steps};
 
 const LEVELS: [Level; 2] = [Level::Full, Level::NoNamespaces];
-/// Packages that scripts may ask for here.
+/// Packages that scripts may request here.
 const ALLOWED: [&str; 3] = ["matplotlib", "numpy", "pandas"];
 /// A search whose tries run in processes of their own, which import the package again.
 const SEARCH: &str = "

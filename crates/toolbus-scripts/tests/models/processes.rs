@@ -11,7 +11,7 @@ async fn without_processes(script: &str) -> String {
     result_at(Level::NoNamespaces, &json!({"script": script})).await
 }
 
-/// A script that maps in a pool whose processes are started so.
+/// A script that maps in a pool with this start method.
 fn pool(method: &str) -> String {
     format!(
         r#"
@@ -154,7 +154,7 @@ if __name__ == "__main__":
 }
 
 #[tokio::test]
-async fn where_there_are_no_processes_every_way_to_start_one_says_so() {
+async fn without_processes_every_way_to_start_one_fails_with_advice() {
     assert_snapshot!(without_processes(&pool("fork")).await, @r#"
     isError: Script failed (exit 1):
     Traceback (most recent call last):

@@ -7,7 +7,7 @@ use crate::fixture::watched;
 
 const LEVELS: [Level; 2] = [Level::Full, Level::NoNamespaces];
 
-fn told(reports: &[Progress]) -> Vec<String> {
+fn report_lines(reports: &[Progress]) -> Vec<String> {
     let line = |Progress { progress, total, message }: &Progress| {
         format!("{progress}/{} {}", total.unwrap_or_default(), message.as_deref().unwrap_or_default())
     };
@@ -24,8 +24,8 @@ for step in range(1, 4):
 ";
     for level in LEVELS {
         let (reports, result) = watched(level, script).await;
-        assert_eq!(told(&reports), ["1/0 step 1", "2/0 step 2", "3/0 step 3"], "{level}");
-        assert_eq!(result, "step 1\nstep 2\nstep 3\n", "{level}: the answer has all of it");
+        assert_eq!(report_lines(&reports), ["1/0 step 1", "2/0 step 2", "3/0 step 3"], "{level}");
+        assert_eq!(result, "step 1\nstep 2\nstep 3\n", "{level}: the result has all of it");
     }
 }
 
@@ -42,7 +42,7 @@ for done in range(1, 4):
 ";
     for level in LEVELS {
         let (reports, result) = watched(level, script).await;
-        let own: Vec<_> = told(&reports).into_iter().filter(|report| report.contains("/3 ")).collect();
+        let own: Vec<_> = report_lines(&reports).into_iter().filter(|report| report.contains("/3 ")).collect();
         assert_eq!(own, ["1/3 part 1", "2/3 part 2", "3/3 part 3"], "{level}");
         assert!(reports.len() <= 4, "{level}: its lines are reported before its first report alone: {reports:?}");
         assert_eq!(result, "a line\na line\na line\n", "{level}");
@@ -56,7 +56,7 @@ import os
 os.write(int(os.environ['TOOLBUS_PROGRESS_FD']), b'{\"progress\": 1}\\n{\"progress\": 2}\\n')
 ";
     for level in LEVELS {
-        assert_eq!(told(&watched(level, script).await.0), ["2/0 "], "{level}");
+        assert_eq!(report_lines(&watched(level, script).await.0), ["2/0 "], "{level}");
     }
 }
 

@@ -138,14 +138,14 @@ plt.close = lambda what: plt.figures.clear()
 sys.modules["matplotlib.pyplot"] = plt
 "#;
     let scripts = [library, "1 + 1", "plt.figures.append(1)\nsys.exit(0)", "plt.figures"];
-    let told = results(&scripts).await;
-    assert_eq!(told.matches("ValueError: no figure").count(), 2, "{told}");
-    let ends: Vec<&str> = told.split("\n--\n").collect();
-    assert_eq!((ends[1], ends[3]), ("2", "[]"), "{told}");
+    let shown = results(&scripts).await;
+    assert_eq!(shown.matches("ValueError: no figure").count(), 2, "{shown}");
+    let ends: Vec<&str> = shown.split("\n--\n").collect();
+    assert_eq!((ends[1], ends[3]), ("2", "[]"), "{shown}");
 }
 
 #[tokio::test]
-async fn an_exit_that_nothing_can_catch_ends_the_session_and_the_answer_says_so() {
+async fn an_exit_that_nothing_can_catch_ends_the_session_and_the_result_notes_it() {
     let scripts = ["x = 1", "import os\nprint('bye')\nos._exit(2)", "x"];
     assert_snapshot!(results(&scripts).await, @r#"
     (no output)
@@ -164,7 +164,7 @@ async fn an_exit_that_nothing_can_catch_ends_the_session_and_the_answer_says_so(
 }
 
 #[tokio::test]
-async fn a_time_out_and_too_much_memory_end_the_session_and_the_answer_says_so() {
+async fn a_timeout_or_too_much_memory_ends_the_session_and_the_result_notes_it() {
     for level in LEVELS {
         let steps = Steps::at(level).await;
         steps.result("x = 1").await;
@@ -210,7 +210,7 @@ async fn each_script_has_its_own_time_input_and_limits() {
 }
 
 #[tokio::test]
-async fn an_input_file_that_cannot_be_put_in_place_is_refused_and_the_session_stays() {
+async fn an_input_file_that_cannot_be_written_is_refused_and_the_session_stays() {
     for level in LEVELS {
         let steps = Steps::at(level).await;
         let begin = "import os\nx = 1\nos.makedirs('data/part')\nopen('kept', 'w').write('kept')";
@@ -250,15 +250,15 @@ async fn disk_and_threads_are_limited_for_a_session_as_a_whole() {
         let first = steps.result(&write("one")).await;
         assert!(first.contains("[Saved in the work folder and not returned: one."), "{level}: {first}");
         let second = steps.result(&write("two")).await;
-        let is_told = second.contains("No space left on device") || second.contains("wrote more than 64 MiB");
-        assert!(is_told, "{level}: {second}");
+        let is_reported = second.contains("No space left on device") || second.contains("wrote more than 64 MiB");
+        assert!(is_reported, "{level}: {second}");
 
         let steps = Steps::at(level).await;
         assert_eq!(steps.result(threads).await, "(no output)", "{level}");
         let more = steps.result(threads).await;
-        let is_told = more.contains("[A script may have 64 processes and threads at a time.]")
+        let is_reported = more.contains("[A script may have 64 processes and threads at a time.]")
             || more.contains("had more than 64 processes and threads");
-        assert!(is_told, "{level}: {more}");
+        assert!(is_reported, "{level}: {more}");
     }
 }
 
@@ -290,7 +290,7 @@ async fn sessions_of_other_agents_and_with_other_ids_share_nothing() {
 }
 
 #[tokio::test]
-async fn a_call_without_a_session_id_is_told_what_to_give() {
+async fn a_call_without_a_session_id_is_refused_with_advice() {
     let steps = Steps::at(Level::NoNamespaces).await;
     assert_snapshot!(steps.call(("a", None), &json!({"script": "x = 1"})).await, @"InvalidArguments: Argument `session` keeps variables and files for the caller's session, and this call is in none. Give it a `sessionId`, or leave `session` out.");
 }
@@ -434,7 +434,7 @@ fn processes(name: &str) -> Vec<Pid> {
 }
 
 #[tokio::test]
-async fn a_session_that_was_lost_between_two_scripts_begins_anew_and_the_answer_says_so() {
+async fn a_session_lost_between_two_scripts_begins_anew_and_the_result_notes_it() {
     for level in LEVELS {
         let name = if level == Level::Full { "lost-full" } else { "lost-less" };
         let begin = format!("import ctypes\nx = 1\nctypes.CDLL(None).prctl(15, b'{name}', 0, 0, 0)\nprint('begun')");
@@ -458,7 +458,7 @@ async fn a_session_that_was_lost_between_two_scripts_begins_anew_and_the_answer_
             } else {
                 assert!(lost.ends_with("The next script begins another.]"), "{level}: {lost}");
             }
-            assert_eq!(steps.result("print('x' in globals())").await, "False\n", "{level}: it is said once");
+            assert_eq!(steps.result("print('x' in globals())").await, "False\n", "{level}: the note comes once");
         }
     }
 }

@@ -132,7 +132,7 @@ if __name__ == "__main__":
 }
 
 #[tokio::test]
-async fn coroutines_that_nobody_awaits_are_told() {
+async fn a_coroutine_that_is_never_awaited_is_reported() {
     let forgotten = "async def main():\n    print('hello')\n\nmain()\nimport gc\n";
     let at_top = "import asyncio\n\nasync def main():\n    return 42\n\nprint(await main())\n";
     assert_snapshot!(result(forgotten).await, @"

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use futures_util::future::{BoxFuture, FutureExt as _};
 use toolbus_agents::a2a::{
     self, AgentDirectory, AgentTasks, AgentsError, AllowedAgents, AnnouncementHandler, Announcer, MAX_TASK_BODY,
-    SkillCancelHandler, SkillHandler, TaskAnswerHandler, TaskHandoverHandler,
+    SkillCancelHandler, SkillHandler, TaskHandoverHandler, TaskReportHandler,
 };
 use toolbus_agents::guides::GuideFor;
 use toolbus_agents::{A2aTools, AgentService};
@@ -79,7 +79,7 @@ impl ToolFamily for AgentFamily {
             work.handle(topic::agent_task(name), skills);
             work.handle(topic::agent_task_cancel(name), Arc::new(SkillCancelHandler));
         }
-        let results = Arc::new(TaskAnswerHandler(service.clone()));
+        let results = Arc::new(TaskReportHandler(service.clone()));
         let [shared, own] = service.topics().map(str::to_owned);
         work.handle(topic::AGENT_TASK_STATUS, Arc::clone(&results) as _);
         work.handle(shared, results);
@@ -154,7 +154,7 @@ fn allowed(config: &Config) -> AllowedAgents {
 /// of its own, so that a flood delays nothing else.
 fn queues(config: &Config, service: &AgentService) -> Vec<Subscription> {
     let (prefix, [shared, own]) = (config.queue_prefix(), service.topics());
-    let max_body = TaskAnswerHandler(service.clone()).max_body();
+    let max_body = TaskReportHandler(service.clone()).max_body();
     let max_handover = TaskHandoverHandler(service.clone()).max_body();
     let replica = |name: &str| format!("{prefix}.{name}.{}", new_message_id());
     let queue = |queue, topics: &[&str], prefetch, max_body, ownership| {

@@ -27,7 +27,7 @@ impl Executor for PayExecutor {
     }
 }
 
-/// A daemon that announces `pay`, and what ana hears of it.
+/// A daemon that announces `pay`, and the messages that ana receives.
 struct Fixture {
     bus: Embedded,
     replies: mpsc::Receiver<Delivery>,
@@ -68,8 +68,8 @@ impl Fixture {
         Self { bus, replies }
     }
 
-    /// Sends a message of ana's about the task `t1`, and gives the type of what is answered, and its body.
-    async fn ask(&mut self, topic: &str, kind: &str, body: String) -> (String, Value) {
+    /// Sends a message of ana's about the task `t1`, and returns the type of the reply, and its body.
+    async fn exchange(&mut self, topic: &str, kind: &str, body: String) -> (String, Value) {
         let envelope = Envelope {
             correlation_id: "t1".to_owned(),
             reply_to: topic::agent_response("ana"),
@@ -92,7 +92,7 @@ impl Fixture {
 
     /// Gives a task.
     async fn task(&mut self, body: String) -> (String, Value) {
-        self.ask(&topic::agent_task("toolbus"), message_type::AGENT_TASK_REQUEST, body).await
+        self.exchange(&topic::agent_task("toolbus"), message_type::AGENT_TASK_REQUEST, body).await
     }
 }
 
@@ -116,7 +116,7 @@ async fn a_tool_that_is_not_announced_is_no_skill_although_the_sender_may_use_it
 }
 
 #[tokio::test]
-async fn a_task_that_cannot_be_used_ends_with_an_error_and_a_cancellation_that_cannot_ends_no_task() {
+async fn an_unusable_task_ends_with_an_error_and_an_unusable_cancellation_ends_no_task() {
     let mut fixture = Fixture::new();
     let twice = r#"{"taskId":"t1","taskId":"t2","skill":"pay","message":{"parts":[]}}"#.to_owned();
     for body in [pay("t1", 2 * MAX_TASK_BODY), twice.clone(), String::new()] {
@@ -126,7 +126,7 @@ async fn a_task_that_cannot_be_used_ends_with_an_error_and_a_cancellation_that_c
         assert!(body["message"].as_str().unwrap().starts_with("The request is not usable: it "), "{body}");
     }
     let cancel = topic::agent_task_cancel("toolbus");
-    let (kind, body) = fixture.ask(&cancel, message_type::AGENT_TASK_CANCEL_REQUEST, twice).await;
+    let (kind, body) = fixture.exchange(&cancel, message_type::AGENT_TASK_CANCEL_REQUEST, twice).await;
     let error = (kind.as_str(), body["code"].as_str().unwrap());
     assert_eq!(error, (message_type::AGENT_TASK_ERROR, AgentTaskError::TASK_NOT_CANCELABLE), "{body}");
 }
@@ -149,7 +149,7 @@ fn a_message_is_the_arguments_as_a_json_object_or_the_only_text_that_the_tool_ne
 }
 
 #[tokio::test]
-async fn a_task_that_comes_again_is_run_once_whatever_its_id_is() {
+async fn a_redelivered_task_is_run_once_with_any_id() {
     for id in ["t1".to_owned(), "t".repeat(300), "a\nb".to_owned()] {
         let mut fixture = Fixture::new();
         for _ in 0..2 {

@@ -41,7 +41,7 @@ fn an_agent_is_known_by_its_announcement_in_any_case_until_that_expires() {
 }
 
 #[test]
-fn an_agent_that_says_so_is_gone_at_once() {
+fn an_agent_that_deregisters_is_gone_at_once() {
     let (directory, _) = directory(&A2aConfig::default());
     announce(&directory, "Bob", &card("Bob"));
     let leaving = json!({"agentName": "Bob", "isDeregistering": true});
@@ -52,7 +52,7 @@ fn an_agent_that_says_so_is_gone_at_once() {
 }
 
 #[test]
-fn nobody_announces_another_agent_or_the_daemon_or_a_second_name() {
+fn an_agent_cannot_announce_another_agent_or_the_daemon_or_a_second_name() {
     let (directory, _) = directory(&A2aConfig::default());
     assert_eq!(announce(&directory, "bob", &card("bob")), "new");
     for (sender, named) in
@@ -66,7 +66,7 @@ fn nobody_announces_another_agent_or_the_daemon_or_a_second_name() {
 }
 
 #[test]
-fn what_is_no_card_or_names_no_agent_is_ignored() {
+fn a_malformed_card_is_ignored() {
     let (directory, _) = directory(&A2aConfig::default());
     for body in ["", "[]", "{}", r#"{"agentName":"a b"}"#, r#"{"agentName":"status"}"#, r#"{"agentName":"cancel.bob"}"#]
     {
@@ -75,7 +75,7 @@ fn what_is_no_card_or_names_no_agent_is_ignored() {
 }
 
 #[test]
-fn a_flood_of_cards_leaves_room_for_nobody_new_and_those_that_are_known_stay() {
+fn a_flood_of_cards_fills_the_directory_and_known_agents_stay() {
     let (directory, clock) = directory(&A2aConfig { max_agents: 100, ..A2aConfig::default() });
     announce(&directory, "bob", &card("bob"));
     for number in 0..100_000 {
@@ -132,7 +132,7 @@ fn configured_bob(url: Option<&str>) -> A2aConfig {
 }
 
 #[test]
-fn an_agent_of_the_configuration_is_always_known_and_as_that_says() {
+fn a_configured_agent_is_always_known_as_configured() {
     let (directory, clock) = directory(&configured_bob(None));
     assert_eq!(directory.get("bob").unwrap().last_seen, None);
     assert_eq!(announce(&directory, "Bob", &card("Bob")), "well_known");
@@ -159,7 +159,7 @@ fn the_file_of_the_peers_is_read() {
 }
 
 #[test]
-fn a_file_or_an_agent_that_cannot_be_used_is_an_error_that_says_what_to_change() {
+fn an_unusable_file_or_agent_is_an_error_with_advice() {
     let error = |config: &A2aConfig| AgentDirectory::new(config, "toolbus", Clock::SYSTEM).err().unwrap().to_string();
     let file = tempfile::NamedTempFile::new().unwrap();
     fs::write(file.path(), "{}").unwrap();
@@ -175,7 +175,7 @@ fn a_file_or_an_agent_that_cannot_be_used_is_an_error_that_says_what_to_change()
 }
 
 #[test]
-fn without_sections_every_agent_may_be_given_tasks_and_with_them_those_that_are_listed() {
+fn without_sections_every_agent_is_allowed_and_with_them_the_listed_ones() {
     let caller = |name: &str| Caller::agent(AgentName::parse(name).unwrap());
     let patterns = |list: &[&str]| list.iter().map(|pattern| Pattern::parse(pattern).unwrap()).collect::<Vec<_>>();
     assert!(AllowedAgents::new(BTreeMap::new(), None).allows(&Caller::unknown(), "bob"));

@@ -11,13 +11,13 @@ use toolbus_outbound::egress::{EgressConfig, EgressRules};
 
 use super::*;
 
-/// An agent that says of itself and of tasks what it is told to, and keeps what it was asked.
+/// An agent with a prepared card and prepared results, which records the requests.
 #[derive(Default)]
 struct Fake {
     card: Value,
     /// Results of each method, in the order of the calls; a number is a status, and a text the body.
     results: Mutex<BTreeMap<String, Vec<Value>>>,
-    asked: Mutex<Vec<Value>>,
+    requests: Mutex<Vec<Value>>,
     headers: Mutex<Vec<RequestHeaders>>,
 }
 
@@ -26,7 +26,7 @@ async fn fake_card(State(fake): State<Arc<Fake>>) -> Json<Value> {
 }
 
 async fn fake_rpc(State(fake): State<Arc<Fake>>, headers: RequestHeaders, Json(request): Json<Value>) -> Response {
-    fake.asked.lock().push(request.clone());
+    fake.requests.lock().push(request.clone());
     fake.headers.lock().push(headers);
     let mut results = fake.results.lock();
     let next = results.get_mut(request["method"].as_str().unwrap()).filter(|left| !left.is_empty());
@@ -56,7 +56,7 @@ fn card(interfaces: Value) -> Value {
     })
 }
 
-/// An agent that is served, and all that it takes to ask it.
+/// A served agent, and its client.
 struct Site {
     fake: Arc<Fake>,
     agent: HttpAgent,
@@ -104,8 +104,8 @@ const TASK: HttpTask<'static> =
     HttpTask { id: "t1", context: Some("c1"), skill: "find", message: "Find it", on_behalf_of: "ana" };
 
 fn task(state: &str, artifacts: Value) -> Value {
-    let said = json!({"messageId": "m", "role": "ROLE_AGENT", "parts": [{"text": "Looking"}]});
-    json!({"id": "remote-1", "contextId": "c1", "status": {"state": state, "message": said}, "artifacts": artifacts})
+    let message = json!({"messageId": "m", "role": "ROLE_AGENT", "parts": [{"text": "Looking"}]});
+    json!({"id": "remote-1", "contextId": "c1", "status": {"state": state, "message": message}, "artifacts": artifacts})
 }
 
 #[tokio::test]
@@ -139,8 +139,8 @@ async fn a_task_is_given_looked_at_and_cancelled_as_version_1_has_it() {
     assert_eq!(agent.cancel(&exchange, "remote-1").await.unwrap(), AgentTaskState::Canceled);
     assert_eq!(agent.last_card().unwrap().skills[0].id, "find");
 
-    insta::assert_snapshot!(serde_json::to_string(&fake.asked.lock()[0]).unwrap(), @r#"{"id":1,"jsonrpc":"2.0","method":"SendMessage","params":{"configuration":{"acceptedOutputModes":["text/plain","application/json"],"returnImmediately":true},"message":{"contextId":"c1","messageId":"t1","metadata":{"onBehalfOf":"ana","skill":"find"},"parts":[{"text":"Find it"}],"role":"ROLE_USER"}}}"#);
-    let params = |call: usize| fake.asked.lock()[call]["params"].clone();
+    insta::assert_snapshot!(serde_json::to_string(&fake.requests.lock()[0]).unwrap(), @r#"{"id":1,"jsonrpc":"2.0","method":"SendMessage","params":{"configuration":{"acceptedOutputModes":["text/plain","application/json"],"returnImmediately":true},"message":{"contextId":"c1","messageId":"t1","metadata":{"onBehalfOf":"ana","skill":"find"},"parts":[{"text":"Find it"}],"role":"ROLE_USER"}}}"#);
+    let params = |call: usize| fake.requests.lock()[call]["params"].clone();
     assert_eq!(params(1), json!({"id": "remote-1", "historyLength": 0}));
     assert_eq!(params(4), json!({"id": "remote-1"}));
     let headers = fake.headers.lock().pop().unwrap();
@@ -148,9 +148,9 @@ async fn a_task_is_given_looked_at_and_cancelled_as_version_1_has_it() {
 }
 
 #[tokio::test]
-async fn an_agent_may_answer_at_once_with_a_message() {
-    let said = json!({"result": {"message": {"messageId": "m", "role": "ROLE_AGENT", "parts": [{"text": "42"}]}}});
-    let site = Site::serving(ours(), [("SendMessage", vec![said])]).await;
+async fn an_agent_may_respond_with_a_message() {
+    let response = json!({"result": {"message": {"messageId": "m", "role": "ROLE_AGENT", "parts": [{"text": "42"}]}}});
+    let site = Site::serving(ours(), [("SendMessage", vec![response])]).await;
     let progress = site.agent.start(&site.exchange(), TASK).await.unwrap();
     assert_eq!((progress.remote, progress.result.state), (None, AgentTaskState::Completed));
     assert_eq!(progress.result.text(), "42");
@@ -163,7 +163,7 @@ async fn refused(card: Value, result: Value) -> String {
 }
 
 #[tokio::test]
-async fn an_agent_of_another_version_or_binding_or_host_is_refused_with_what_to_do() {
+async fn an_agent_of_another_version_or_binding_or_host_is_refused_with_advice() {
     let old = json!({"name": "Old", "url": "http://a/", "protocolVersion": "0.3.0", "skills": []});
     let update = "and this daemon speaks 1.0: the agent has to be updated";
     assert_eq!(refused(old, json!({})).await, format!("it speaks A2A 0.3.0, {update}"));
@@ -205,7 +205,7 @@ async fn looked(results: Vec<Value>) -> (Result<AgentTaskState, String>, usize) 
 }
 
 #[tokio::test]
-async fn a_look_that_fails_is_followed_by_another_unless_it_is_refused() {
+async fn a_failed_look_is_followed_by_another_unless_it_is_refused() {
     let done = json!({"result": task("TASK_STATE_COMPLETED", json!([]))});
     let passing = [json!(500), json!(503), json!("{\"result\": {"), json!({"error": {"code": -32603, "message": "x"}})];
     let results = passing.into_iter().chain([done.clone()]).collect();
@@ -220,7 +220,7 @@ async fn a_look_that_fails_is_followed_by_another_unless_it_is_refused() {
 }
 
 #[tokio::test]
-async fn an_answer_that_is_an_error_or_none_is_an_error_that_says_so() {
+async fn an_error_or_a_malformed_response_is_an_error_with_the_reason() {
     let error = json!({"error": {"code": -32602, "message": "No such skill\n"}});
     assert_eq!(refused(ours(), error).await, "it refused with error -32602: No such skill\\n");
     let nothing = "its response is not what A2A 1.0 has: there is neither a message nor a task";

@@ -82,7 +82,7 @@ fn service(
     AgentService::new(config, directory, tasks, bus, names, events, (clock, Random::seeded(seed), redactor))
 }
 
-/// The tools of a replica: `ana` may give tasks to everybody, `eve` to Carol.
+/// The tools of a replica: `ana` may give tasks to every agent, `eve` to Carol.
 fn tools(service: &AgentService) -> Vec<Tool> {
     let patterns = |list: &[&str]| list.iter().map(|text| Pattern::parse(text).unwrap()).collect::<Vec<_>>();
     let sections = BTreeMap::from([(name("ana"), patterns(&["*"])), (name("eve"), patterns(&["Carol"]))]);
@@ -152,7 +152,7 @@ impl Fixture {
         serde_json::from_str(&self.text("ana", TASK, json!({"task_id": id})).await).unwrap()
     }
 
-    /// Has the service hear a message of `sender` about a task.
+    /// Passes a message of `sender` about a task to the service.
     async fn hear(&self, sender: &str, kind: &str, correlation: &str, body: &Value) -> &'static str {
         let envelope =
             Envelope { message_type: kind.to_owned(), correlation_id: correlation.to_owned(), ..Envelope::default() };
@@ -234,7 +234,7 @@ async fn a_task_is_published_on_behalf_of_its_caller_and_its_result_goes_to_the_
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_call_that_waits_gets_the_result_also_one_that_comes_at_once() {
+async fn a_call_that_waits_gets_the_result_even_before_the_confirm() {
     let (site, mut of_bob, mut of_ana) = Fixture::with_queues();
     let waiting = site.call("ana", INVOKE, add(true));
     let (envelope, _) = next(&mut of_bob).await;
@@ -254,8 +254,8 @@ async fn a_call_that_waits_gets_the_result_also_one_that_comes_at_once() {
 
     let waiting = site.call("ana", INVOKE, add(true));
     let id = next(&mut of_bob).await.0.correlation_id;
-    let asks = json!({"taskId": id, "contextId": "c7", "state": 2, "message": {"role": "agent", "parts": [{"kind": "text", "text": "Which?"}]}});
-    assert_eq!(site.hear("Bob", message_type::AGENT_TASK_RESULT, &id, &asks).await, "result");
+    let question = json!({"taskId": id, "contextId": "c7", "state": 2, "message": {"role": "agent", "parts": [{"kind": "text", "text": "Which?"}]}});
+    assert_eq!(site.hear("Bob", message_type::AGENT_TASK_RESULT, &id, &question).await, "result");
     let text = "Agent 'Bob' needs input: Which?\nAnswer by `invoke_agent` with context_id: c7.";
     assert_eq!(waiting.await.unwrap().unwrap(), ToolOutput::text(text));
 }
@@ -290,7 +290,7 @@ async fn a_result_that_comes_after_the_call_has_ended_goes_to_the_callers_topic(
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_others_say_about_a_task_or_twice_or_late_is_ignored() {
+async fn malformed_repeated_and_foreign_reports_are_ignored() {
     let (site, _of_bob, mut of_ana) = Fixture::with_queues();
     let id = site.dispatch("ana").await;
     assert_eq!(site.result("Carol", &id, "4").await, "not_asked");
@@ -332,15 +332,15 @@ async fn a_task_without_a_result_in_time_ends_once_for_several_daemons_and_a_lat
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_call_that_waits_in_vain_is_told_that_the_task_may_go_on() {
+async fn a_call_without_a_result_in_time_notes_that_the_task_may_go_on() {
     let site = Fixture::new();
     let mut of_bob = site.queue(topic::agent_task("Bob"));
     let mut arguments = add(true);
     arguments["timeout_minutes"] = json!(1);
-    let told = site.error("ana", INVOKE, arguments).await;
+    let error = site.error("ana", INVOKE, arguments).await;
     let id = next(&mut of_bob).await.0.correlation_id;
     let text = "There was no result in time; it may go on with the task (execution_failed)";
-    assert_eq!(told, format!("Agent 'Bob' gave no result (task_id: {id}): {text}"));
+    assert_eq!(error, format!("Agent 'Bob' gave no result (task_id: {id}): {text}"));
 }
 
 #[tokio::test(start_paused = true)]
@@ -348,8 +348,8 @@ async fn a_task_is_cancelled_by_its_agent_if_that_can() {
     let (site, _of_bob, mut of_ana) = Fixture::with_queues();
     let mut cancels = site.queue(topic::agent_task_cancel("Bob"));
     let id = site.dispatch("ana").await;
-    let asked = site.text("ana", CANCEL, json!({"task_id": id})).await;
-    assert_eq!(asked, format!("Asked agent 'Bob' to cancel task {id}. `get_agent_task` shows what became of it."));
+    let cancelled = site.text("ana", CANCEL, json!({"task_id": id})).await;
+    assert_eq!(cancelled, format!("Asked agent 'Bob' to cancel task {id}. `get_agent_task` shows what became of it."));
     let (envelope, body) = next(&mut cancels).await;
     assert_eq!((envelope.correlation_id.clone(), body), (id.clone(), json!({"taskId": id, "contextId": null})));
     let cannot = "Stateless agents do not support task cancellation.";
@@ -367,7 +367,7 @@ async fn a_task_is_cancelled_by_its_agent_if_that_can() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_operator_sees_the_tasks_of_all_agents_those_that_go_on_first() {
+async fn an_operator_sees_the_tasks_of_all_agents_open_ones_first() {
     let site = Fixture::new();
     let _of_bob = site.queue(topic::agent_task("Bob"));
     let ended = site.dispatch("ana").await;
@@ -416,7 +416,7 @@ async fn a_task_that_no_queue_takes_is_refused_and_forgotten() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_agent_has_so_many_tasks_and_those_that_have_ended_make_room() {
+async fn tasks_of_an_agent_are_limited_and_ended_ones_make_room() {
     let (site, _of_bob, _of_ana) = Fixture::with_queues();
     let first = site.dispatch("ana").await;
     site.dispatch("ana").await;

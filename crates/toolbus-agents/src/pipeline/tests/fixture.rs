@@ -1,4 +1,4 @@
-//! A dispatcher with tools that do as their names say, and the tool that runs pipelines of them.
+//! A dispatcher with tools, and the tool that runs pipelines of them.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -105,7 +105,7 @@ impl Fixture {
     }
 }
 
-/// Each step with its outcome, and what is said of it.
+/// Each step with its outcome and details.
 pub(super) fn outcomes(report: &Value) -> String {
     let steps = report["steps"].as_array().unwrap().iter().map(|step| {
         let fields = step.as_object().unwrap().iter().filter(|(name, _)| *name != "id" && *name != "outcome");
@@ -161,7 +161,7 @@ impl Executor for Acting {
             before
         };
         match self.name {
-            // As a JSON text, which most tools answer with.
+            // As a JSON text, which most tools return.
             "give" => Ok(match &call.arguments["value"] {
                 Value::String(text) => ToolOutput::text(text.clone()),
                 value => ToolOutput::text(value.to_string()),

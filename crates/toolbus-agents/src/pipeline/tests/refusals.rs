@@ -12,7 +12,7 @@ use crate::pipeline::{PipelinesConfig, definition};
 #[tokio::test]
 async fn arguments_that_are_missing_or_of_another_kind_are_refused() {
     let fixture = Fixture::new();
-    let mut told = Vec::new();
+    let mut texts = Vec::new();
     for arguments in [
         json!({}),
         json!({"definitions": "x"}),
@@ -27,10 +27,10 @@ async fn arguments_that_are_missing_or_of_another_kind_are_refused() {
     ] {
         let failure = fixture.call_as("ana", arguments, Duration::from_secs(60), None).await.unwrap_err();
         assert_eq!(failure.cause, Cause::InvalidArguments);
-        told.push(failure.message);
+        texts.push(failure.message);
     }
     assert!(fixture.runs().is_empty());
-    insta::assert_snapshot!(told.join("\n"), @r#"
+    insta::assert_snapshot!(texts.join("\n"), @r#"
     The arguments do not fit the tool's parameters: /: "definitions" is a required property
     The arguments do not fit the tool's parameters: /definitions: value is not of type "array"
     The arguments do not fit the tool's parameters: /definitions: value has less than 1 item
@@ -45,7 +45,7 @@ async fn arguments_that_are_missing_or_of_another_kind_are_refused() {
 }
 
 #[tokio::test]
-async fn steps_that_are_not_what_they_should_be_are_all_named_with_their_places() {
+async fn every_invalid_step_is_named_with_its_path() {
     let fixture = Fixture::new();
     let refused = fixture.refused(json!([
         {"id": "a b", "tool": "echo"},
@@ -90,7 +90,7 @@ async fn steps_that_are_not_what_they_should_be_are_all_named_with_their_places(
 }
 
 #[tokio::test]
-async fn a_step_for_a_model_is_refused_with_what_to_do() {
+async fn a_step_for_a_model_is_refused_with_advice() {
     let fixture = Fixture::new();
     let step = json!([echo("a", "x"), {"id": "b", "mode": "Llm", "prompt": "Summarise", "input_from": "a"}]);
     insta::assert_snapshot!(fixture.refused(step).await, @"Nothing was run. definitions/0/steps/1 (`b`): a pipeline calls tools, and no model: do what `prompt` says yourself, between two pipelines.");
@@ -139,7 +139,7 @@ async fn a_pipeline_of_a_million_steps_and_a_thousand_pipelines_are_refused_at_o
 }
 
 #[tokio::test]
-async fn an_unknown_tool_and_one_that_policy_refuses_fail_their_step_as_the_callers_own_call_would() {
+async fn an_unknown_or_refused_tool_fails_its_step_as_the_callers_own_call_would() {
     let fixture = Fixture::new();
     for (tool, server) in [("ecko", ""), ("secret", ""), ("echo", "files")] {
         let steps = json!([echo("a", "x"), {"id": "b", "tool": tool, "server": server, "on_failure": "retry 3"}]);

@@ -82,7 +82,7 @@ async fn integers_beyond_64_bits_keep_their_digits() {
 }
 
 #[tokio::test]
-async fn what_a_tool_answers_is_never_read_as_a_reference() {
+async fn a_result_of_a_tool_is_never_read_as_a_reference() {
     let fixture = Fixture::new();
     let steps = json!([give("a", json!("{{{{b}}")), echo("b", "<{{a}}>"), give("c", json!("{{b}}"))]);
     let report = fixture.report(steps).await;
@@ -106,7 +106,7 @@ async fn pipelines_run_side_by_side_and_one_that_fails_stops_no_other() {
 }
 
 #[tokio::test]
-async fn a_condition_that_is_not_met_skips_its_step_and_those_that_use_its_value() {
+async fn an_unmet_condition_skips_its_step_and_the_steps_that_use_its_value() {
     let fixture = Fixture::new();
     let when = |value: &str, test: &str, expected: Value| json!([{"value": value, test: expected}]);
     let report = fixture.report(json!([
@@ -184,7 +184,7 @@ async fn a_failure_of_an_element_begins_no_further_calls() {
 
 /// Covers a list that was done in part and reported as not started: a model that began the list again paid twice.
 #[tokio::test(start_paused = true)]
-async fn a_list_of_which_a_part_was_done_is_not_said_to_have_done_nothing() {
+async fn a_partly_done_list_is_not_reported_as_not_started() {
     let fixture = Fixture::with(&PipelinesConfig { max_parallel: 1, ..PipelinesConfig::default() });
     let until_it_works = json!({"id": "once", "tool": "unreachable", "on_failure": "retry 5"});
     let list = give("list", json!([{"name": "ana"}, {}]));
@@ -239,13 +239,13 @@ async fn an_effectful_step_whose_outcome_is_unknown_is_not_run_again_though_it_s
         let fixture = Fixture::new();
         let report = fixture.report(json!([{"id": "a", "tool": tool, "on_failure": "retry 5"}])).await;
         assert_eq!(fixture.runs(), [format!("{tool} {{}}")]);
-        let told = r#"a failed code="execution_failed" effects="unknown" text="Gone after the request.""#;
-        assert_eq!(outcomes(&report), told);
+        let expected = r#"a failed code="execution_failed" effects="unknown" text="Gone after the request.""#;
+        assert_eq!(outcomes(&report), expected);
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_deadline_that_passes_in_the_middle_ends_the_pipeline_and_the_answer_says_where() {
+async fn a_deadline_in_the_middle_ends_the_pipeline_and_the_result_names_the_step() {
     let fixture = Fixture::new();
     let steps = json!([echo("a", "x"), {"id": "b", "tool": "hang", "on_failure": "continue"}, echo("c", "y")]);
     let definitions = json!([
@@ -297,7 +297,7 @@ async fn arguments_that_references_make_large_fail_their_step() {
 }
 
 #[tokio::test]
-async fn an_answer_that_is_too_large_has_the_outcomes_without_the_values() {
+async fn a_result_that_is_too_large_has_the_outcomes_without_the_values() {
     let fixture = Fixture::new();
     let big = |id: &str| with(give(id, json!("x".repeat(600_000))), "output_to", json!(format!("of-{id}")));
     let report = fixture.report(json!([big("a"), with(give("b", json!(["{{a}}"])), "output_to", json!("of-b"))])).await;
@@ -313,11 +313,11 @@ async fn each_step_is_reported_while_they_run() {
         json!({"description": "x", "steps": [echo("a", "x"), {"id": "b", "tool": "fail"}, echo("c", "y")]});
     let arguments = json!({"definitions": [definition]});
     fixture.call_as("ana", arguments, Duration::from_secs(60), Some(sink)).await.unwrap();
-    let mut told = Vec::new();
+    let mut lines = Vec::new();
     while let Some(report) = reports.recv().await {
-        told.push(format!("{}/{} {}", report.progress, report.total.unwrap(), report.message.unwrap()));
+        lines.push(format!("{}/{} {}", report.progress, report.total.unwrap(), report.message.unwrap()));
     }
-    insta::assert_snapshot!(told.join("\n"), @"
+    insta::assert_snapshot!(lines.join("\n"), @"
     1/3 Pipeline 1, step `a`: ok
     2/3 Pipeline 1, step `b`: failed
     3/3 Pipeline 1, step `c`: not_run
@@ -325,16 +325,16 @@ async fn each_step_is_reported_while_they_run() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_caller_runs_at_most_as_many_as_are_free_so_that_others_find_one() {
+async fn a_caller_takes_at_most_as_many_slots_as_stay_free() {
     let fixture = Fixture::with(&PipelinesConfig { max_running: 4, ..PipelinesConfig::default() });
     let hang = || json!({"definitions": [{"description": "x", "steps": [{"id": "a", "tool": "hang"}]}]});
     let call = |agent: &'static str| fixture.call_as(agent, hang(), Duration::from_secs(10), None);
     let (one, two, three, of_bob) = tokio::join!(call("ana"), call("ana"), call("ana"), call("bob"));
-    // Which of them comes last is not said.
+    // Any of them may come last.
     let (ended, mut refused): (Vec<_>, Vec<_>) = [one, two, three].into_iter().partition(Result::is_ok);
     assert!(ended.len() == 2 && of_bob.is_ok(), "{ended:?} {of_bob:?}");
     let refused = refused.remove(0).unwrap_err();
     assert_eq!((refused.cause, refused.retry_after), (Cause::Overloaded, Some(Duration::from_secs(1))));
-    // What has ended leaves its place.
+    // An ended call frees its slot.
     assert!(call("ana").await.is_ok());
 }

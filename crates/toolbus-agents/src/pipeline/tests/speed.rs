@@ -22,7 +22,7 @@ async fn ten_steps_cost_no_more_than_ten_calls_over_the_bus() {
     let fixture = Fixture::new();
     let service = Service::new(fixture.dispatcher.clone());
     let requests = testing::queue(&fixture.bus, "bus.tool.invoke", &["tool.invoke"], 1024 * 1024);
-    let mut replies = testing::queue(&fixture.bus, "answers", &[], 1024 * 1024);
+    let mut replies = testing::queue(&fixture.bus, "replies", &[], 1024 * 1024);
     let steps: Vec<Value> =
         (0..STEPS).map(|step| json!({"id": format!("s{step}"), "tool": "echo", "params": {"text": "hello"}})).collect();
     let pipeline = json!({"definitions": [{"description": "x", "steps": steps}]});
@@ -52,7 +52,7 @@ async fn ten_steps_cost_no_more_than_ten_calls_over_the_bus() {
 }
 
 fn request(tool: &str, arguments: &Value) -> Outgoing {
-    let envelope = Envelope { reply_to: "answers".to_owned(), source: Some("ana".to_owned()), ..Envelope::default() };
+    let envelope = Envelope { reply_to: "replies".to_owned(), source: Some("ana".to_owned()), ..Envelope::default() };
     let body = json!({"toolName": tool, "arguments": arguments}).to_string();
     Outgoing {
         target: Target::Topic("tool.invoke".to_owned()),

@@ -102,7 +102,7 @@ impl Fixture {
             Ok::<_, Infallible>(())
         });
         added.await.unwrap().unwrap();
-        self.tasks.tell(task.agent.as_str()).await.unwrap();
+        self.tasks.announce(task.agent.as_str()).await.unwrap();
     }
 
     /// Changes the tasks of ana.
@@ -206,7 +206,7 @@ async fn times_that_were_missed_while_no_daemon_ran_are_published_by_policy() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_task_stays_due_until_a_queue_takes_its_message_and_one_for_once_ends_then() {
+async fn a_task_stays_due_until_a_queue_takes_its_message_and_then_ends_if_for_once() {
     let mut fixture = Fixture::new();
     fixture.start(Missed::Once, false);
     fixture.schedule("once", "1 0 * * *", 60, true).await;
@@ -232,7 +232,7 @@ async fn a_task_that_was_cancelled_or_replaced_is_not_published() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn of_several_processes_one_publishes_and_another_one_takes_over_without_loss_or_repetition() {
+async fn one_of_several_processes_publishes_and_another_takes_over_without_loss_or_repetition() {
     let (mut fixture, mut queue) = Fixture::with_queue();
     fixture.schedule("mail", "* * * * *", 60, false).await;
     let first = fixture.start(Missed::All, true);

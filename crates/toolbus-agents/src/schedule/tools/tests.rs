@@ -110,7 +110,7 @@ async fn a_task_is_scheduled_listed_replaced_and_cancelled() {
 }
 
 #[tokio::test]
-async fn what_never_comes_comes_too_often_or_cannot_be_read_is_refused_and_not_stored() {
+async fn an_expression_that_never_or_too_often_comes_or_is_unreadable_is_refused_and_not_stored() {
     let fixture = fixture(ScheduleConfig::default());
     insta::assert_snapshot!(fixture.refused(mail("0 0 30 2 *")).await, @"Argument `cron`: `0 0 30 2 *` never comes; choose another expression.");
     insta::assert_snapshot!(fixture.refused(mail("61 * * * *")).await, @"Argument `cron`: `61 * * * *` is no cron expression: the minute `61` is not 0 to 59, a list, a range or a step.");
@@ -134,7 +134,7 @@ async fn a_moment_that_has_passed_is_refused_instead_of_coming_in_a_year() {
 }
 
 #[tokio::test]
-async fn an_agent_sees_and_cancels_its_own_tasks_alone_also_among_those_without_a_section() {
+async fn an_agent_sees_and_cancels_only_its_own_tasks_even_without_a_section() {
     let fixture = fixture(ScheduleConfig::default());
     let callers = [agent("ana"), agent("carol"), stranger("eve"), stranger("mallory")];
     for caller in &callers {
@@ -151,7 +151,7 @@ async fn an_agent_sees_and_cancels_its_own_tasks_alone_also_among_those_without_
 }
 
 #[tokio::test]
-async fn an_agent_has_room_for_so_many_tasks_and_those_without_a_section_share_theirs() {
+async fn tasks_of_an_agent_are_limited_and_agents_without_a_section_share_one_limit() {
     let fixture = fixture(ScheduleConfig { max_tasks: 2, ..ScheduleConfig::default() });
     for [one, two, three] in [["ana"; 3].map(agent), ["eve", "mallory", "trudy"].map(stranger)] {
         fixture.text(&one, SCHEDULE, named("a")).await;
@@ -221,7 +221,7 @@ async fn a_call_of_a_tool_is_scheduled_and_listed() {
     "#);
     fixture.text(&ana, SCHEDULE, named("mail")).await;
     let task = fixture.tasks.read("ana").await.unwrap().remove(1);
-    assert_eq!((task.name.as_str(), task.tool), ("mail", None), "a task without a call takes its place");
+    assert_eq!((task.name.as_str(), task.tool), ("mail", None), "a task without a call replaces it");
 }
 
 #[tokio::test]
@@ -256,7 +256,7 @@ async fn a_call_that_would_be_refused_now_or_then_is_refused_and_not_stored() {
 }
 
 #[tokio::test]
-async fn a_call_is_one_that_the_caller_may_make_with_its_list_binding_and_profile() {
+async fn a_scheduled_call_is_limited_by_the_callers_list_binding_and_profile() {
     let fixture = fixture(ScheduleConfig::default());
     let bound = Caller { binding: Some("mail:1".into()), ..agent("ana") };
     let synthesis = Caller { profile: Some("a2a-synthesis".into()), ..agent("ana") };
@@ -269,7 +269,7 @@ async fn a_call_is_one_that_the_caller_may_make_with_its_list_binding_and_profil
 }
 
 #[tokio::test]
-async fn a_call_keeps_the_binding_that_narrows_what_its_caller_may_use() {
+async fn a_scheduled_call_keeps_the_binding_of_its_caller() {
     let fixture = fixture(ScheduleConfig::default());
     for (binding, name) in [(Some("mail:1"), "bound"), (None, "free")] {
         let caller = Caller { binding: binding.map(Into::into), ..agent("ana") };
@@ -281,7 +281,7 @@ async fn a_call_keeps_the_binding_that_narrows_what_its_caller_may_use() {
 }
 
 #[tokio::test]
-async fn whoever_may_not_cancel_tasks_may_not_replace_them_and_may_make_others() {
+async fn a_caller_that_may_not_cancel_tasks_may_not_replace_them_and_may_make_others() {
     let fixture = fixture(ScheduleConfig::default());
     fixture.text(&agent("ana"), SCHEDULE, named("Mail")).await;
     fixture.text(&agent("bruno"), SCHEDULE, named("Mail")).await;

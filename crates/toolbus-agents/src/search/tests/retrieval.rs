@@ -1,5 +1,5 @@
-//! Frequency with which search finds the tool that is meant: tools of some sixty servers, and what people would say who
-//! want one.
+//! Frequency with which search finds the tool that is meant: tools of some sixty servers, and queries as
+//! users would write them.
 //!
 //! The first tools of the file are those of the MCP servers that other tests run, word for word; the others were written in
 //! the style of real ones. Each query was written for one tool, and copies neither its name nor its description. Groups of

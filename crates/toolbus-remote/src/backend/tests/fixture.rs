@@ -22,7 +22,7 @@ use crate::backend::{self, BackendSettings};
 const PATIENCE: Duration = Duration::from_secs(3_600);
 pub(super) const MAX_TIMEOUT: Duration = Duration::from_secs(120);
 
-/// The embedded bus, which can lose its connection, and can say that it rejected what it took.
+/// The embedded bus, which can lose its connection, and can report that it rejected what it took.
 pub(super) struct Breakable {
     bus: Embedded,
     state: watch::Sender<BusState>,
@@ -38,7 +38,7 @@ impl Bus for Breakable {
 
     fn publish<'a>(&'a self, message: &'a Outgoing) -> BoxFuture<'a, Result<Routing, PublishError>> {
         // The bus itself does not show logins.
-        assert_eq!(message.properties.user_id.as_deref(), Some("svc-ana"), "the broker knows who asks");
+        assert_eq!(message.properties.user_id.as_deref(), Some("svc-ana"), "the broker knows the sender");
         async move {
             let published = self.bus.publish(message).await;
             match self.rejects.load(Ordering::Relaxed) {
@@ -88,10 +88,10 @@ pub(super) struct Fixture {
 }
 
 impl Fixture {
-    /// A remote for the agent ana, and a daemon that was asked for its tools, and told them.
+    /// A remote for the agent ana, and a daemon that has listed these tools.
     pub(super) async fn listed(tools: &Value) -> Self {
         let mut fixture = Self::new(Inbox::default());
-        fixture.tell_list("1", tools).await;
+        fixture.reply_with_tools("1", tools).await;
         fixture.remote.list(&fixture.caller).await.unwrap();
         fixture
     }
@@ -102,7 +102,7 @@ impl Fixture {
         fixture
     }
 
-    /// A remote that hears replies on a queue which somebody made for it.
+    /// A remote that receives replies on a queue which an operator declared.
     pub(super) async fn given(queue: &str, reply_to: &str) -> Self {
         let (embedded, topics) = (Embedded::new(), vec![topic::tools_changed("ana")]);
         let operator = embedded.connect();
@@ -156,33 +156,33 @@ impl Fixture {
         }));
     }
 
-    /// The next thing that the daemon is asked.
-    pub(super) async fn asked(&mut self) -> ReceivedRequest {
+    /// The next request that the daemon receives.
+    pub(super) async fn next_request(&mut self) -> ReceivedRequest {
         let next = self.daemon.as_mut().unwrap().recv();
         let delivery = tokio::time::timeout(PATIENCE, next).await.expect("a request in time").unwrap();
-        let asked = ReceivedRequest {
+        let request = ReceivedRequest {
             topic: delivery.routing_key.to_string(),
             properties: Arc::clone(&delivery.properties),
             body: serde_json::from_slice(&delivery.body).unwrap(),
         };
         delivery.settle.acknowledge().await;
-        asked
+        request
     }
 
-    /// The next thing on this topic; what the daemon is asked besides is passed over.
-    pub(super) async fn asked_on(&mut self, topic: &str) -> ReceivedRequest {
+    /// The next request on this topic; others are skipped.
+    pub(super) async fn next_request_on(&mut self, topic: &str) -> ReceivedRequest {
         loop {
-            let asked = self.asked().await;
-            if asked.topic == topic {
-                return asked;
+            let request = self.next_request().await;
+            if request.topic == topic {
+                return request;
             }
         }
     }
 
-    /// Answers a request.
-    pub(super) async fn answer(&self, asked: &ReceivedRequest, message_type: &str, body: &Value) {
-        let to = asked.properties.reply_to.clone().unwrap();
-        self.publish(Target::Queue(to), message_type, asked.properties.correlation_id.clone(), body).await;
+    /// Replies to a request.
+    pub(super) async fn reply(&self, request: &ReceivedRequest, message_type: &str, body: &Value) {
+        let to = request.properties.reply_to.clone().unwrap();
+        self.publish(Target::Queue(to), message_type, request.properties.correlation_id.clone(), body).await;
     }
 
     /// Publishes anything.
@@ -202,15 +202,15 @@ impl Fixture {
         assert_eq!(self.bus.publish(&message).await.unwrap(), Routing::Routed, "{kind}");
     }
 
-    /// Waits for the question for tools, and tells these.
-    pub(super) async fn tell_list(&mut self, version: &str, tools: &Value) -> ReceivedRequest {
-        let asked = self.asked_on(topic::TOOL_LIST).await;
+    /// Waits for the request for tools, and replies with these.
+    pub(super) async fn reply_with_tools(&mut self, version: &str, tools: &Value) -> ReceivedRequest {
+        let request = self.next_request_on(topic::TOOL_LIST).await;
         let body = json!({"agent": "ana", "version": version, "tools": tools});
-        self.answer(&asked, message_type::TOOL_LIST_RESPONSE, &body).await;
-        asked
+        self.reply(&request, message_type::TOOL_LIST_RESPONSE, &body).await;
+        request
     }
 
-    /// The names of the tools, as clients are told.
+    /// The names of the tools that are listed to clients.
     pub(super) async fn names(&self) -> Result<Vec<String>, String> {
         let listed = self.remote.list(&self.caller).await.map_err(|error| error.to_string())?;
         Ok(listed.tools.iter().map(|tool| tool.name.to_string()).collect())

@@ -56,7 +56,7 @@ async fn a_confined_command_runs_as_an_unconfined_one_does() {
 }
 
 #[tokio::test]
-async fn what_it_prints_or_reports_is_told_while_it_runs() {
+async fn output_and_progress_are_reported_while_it_runs() {
     // In one write: a line that follows another at once is not reported.
     let lines = r"printf 'one\ntwo\n'";
     // Its braces are not those of an argument.

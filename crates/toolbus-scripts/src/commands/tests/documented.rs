@@ -23,7 +23,7 @@ fn shown(folder: &std::path::Path) -> CommandConfig {
 }
 
 #[tokio::test]
-async fn the_command_on_the_page_does_what_the_page_says() {
+async fn the_command_on_the_page_works_as_documented() {
     for level in LEVELS {
         let sandbox = sandbox(level);
         let notes = tempfile::tempdir().unwrap();

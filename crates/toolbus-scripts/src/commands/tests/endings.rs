@@ -14,7 +14,7 @@ async fn error(settings: CommandConfig) -> String {
 }
 
 #[tokio::test]
-async fn what_is_printed_is_the_result_and_standard_error_is_not() {
+async fn standard_output_is_the_result_and_standard_error_is_not() {
     assert_eq!(text(sh("echo '  result'; echo; echo noise >&2"), json!({})).await, "  result");
     assert_eq!(text(sh("echo noise >&2"), json!({})).await, "(no output)");
     assert_eq!(text(sh(r"printf 'a\377b'"), json!({})).await, "a\u{fffd}b");
@@ -36,7 +36,7 @@ async fn a_command_that_fails_says_why() {
 }
 
 #[tokio::test]
-async fn what_the_program_wrote_is_kept_beside_the_result() {
+async fn the_output_of_the_program_is_kept_beside_the_result() {
     let output = run(sh("echo out; echo why >&2; exit 3"), json!({})).await.unwrap();
     let program = output.program.unwrap();
     assert_eq!(
@@ -79,7 +79,7 @@ async fn a_command_that_takes_too_long_is_ended() {
 }
 
 #[tokio::test]
-async fn what_is_no_json_is_the_tools_mistake_and_only_the_log_sees_it() {
+async fn output_that_is_no_json_fails_and_is_shown_in_the_log_alone() {
     for script in ["echo secret words", "echo '{} {}'", ":", "echo '{\"a\":}'"] {
         let mut settings = sh(script);
         settings.output = Output::Json;
@@ -94,7 +94,7 @@ async fn what_is_no_json_is_the_tools_mistake_and_only_the_log_sees_it() {
 }
 
 #[tokio::test]
-async fn a_program_that_has_gone_since_is_told_to_the_log_alone() {
+async fn a_program_that_is_gone_is_named_in_the_log_alone() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("program");
     std::fs::copy("/bin/echo", &file).unwrap();

@@ -66,7 +66,7 @@ impl MemoryFixture {
         self.tool.call(caller, Duration::from_secs(600), arguments).await
     }
 
-    /// Why a call is refused, whose script is not run.
+    /// The refusal of a call before its script runs.
     async fn refused(&self, arguments: Value) -> String {
         let failure = self.run(arguments).await.unwrap_err();
         assert_eq!(self.tool.fake.scripts.lock().len(), 0);
@@ -104,7 +104,7 @@ async fn files_that_are_saved_are_not_returned_and_others_are() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_saved_is_an_error_that_says_why_and_its_file_is_returned() {
+async fn a_file_that_cannot_be_saved_is_returned_with_an_error() {
     let fixture = MemoryFixture::leaving(&[("good", b"text"), ("picture", b"\xff\xfe")]);
     let output = fixture.run(json!({"output_keys": ["good", "picture", "missing"]})).await.unwrap();
     insta::assert_snapshot!(output.content.unwrap(), @r"
@@ -185,7 +185,7 @@ async fn keys_that_cannot_be_files_together_are_refused_with_what_to_do() {
 }
 
 #[tokio::test]
-async fn a_model_is_told_of_keys_only_where_there_is_working_memory() {
+async fn keys_are_described_only_with_working_memory() {
     let names = |fixture: &ToolFixture| {
         let parameters = fixture.tool.descriptor.parameters.clone().unwrap();
         toolbus_core::check_schema(&parameters).unwrap();
@@ -233,7 +233,7 @@ impl WorkingMemory for Away {
 }
 
 #[tokio::test]
-async fn while_memory_is_away_nothing_is_run_and_what_was_written_is_returned() {
+async fn while_memory_is_away_no_script_begins_and_written_files_are_returned() {
     let fixture = MemoryFixture::with(Arc::new(Away), &[("report", b"text")]);
     let failure = fixture.run(json!({"input_keys": ["plan"]})).await.unwrap_err();
     assert_eq!((failure.cause, fixture.tool.fake.scripts.lock().len()), (Cause::ConnectFailed, 0));

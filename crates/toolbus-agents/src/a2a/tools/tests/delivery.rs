@@ -53,7 +53,7 @@ async fn a_result_that_another_replica_takes_reaches_the_call_that_waits_in_full
 }
 
 #[tokio::test(start_paused = true)]
-async fn of_two_answers_the_first_counts_also_where_it_is_not_kept_yet() {
+async fn the_first_of_two_results_counts_even_before_it_is_kept() {
     let (site, mut of_bob, mut of_ana) = Fixture::with_queues();
     let waiting = site.call("ana", INVOKE, add(false));
     let id = next(&mut of_bob).await.0.correlation_id;
@@ -83,12 +83,12 @@ async fn a_result_for_a_call_whose_replica_has_died_is_a_message_and_is_shown_by
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_call_whose_result_was_kept_and_not_handed_over_has_it_at_its_end() {
+async fn a_call_without_a_handover_gets_the_kept_result_at_its_end() {
     let (site, mut of_bob, mut of_ana) = Fixture::with_queues();
     let mut handed = site.queue(site.service.topics()[1].to_owned());
     let (waiting, id) = begin(&site, &mut of_bob).await;
-    let asks = json!({"taskId": id, "contextId": "c7", "state": 2, "message": {"role": "agent", "parts": [{"kind": "text", "text": "Which?"}]}});
-    let heard = site.replica(2).hear(&envelope(&id), &testing::agent("Bob"), asks.to_string().as_bytes()).await;
+    let question = json!({"taskId": id, "contextId": "c7", "state": 2, "message": {"role": "agent", "parts": [{"kind": "text", "text": "Which?"}]}});
+    let heard = site.replica(2).hear(&envelope(&id), &testing::agent("Bob"), question.to_string().as_bytes()).await;
     assert_eq!(heard, "result");
     // What was handed over comes late.
     let text = "Agent 'Bob' needs input: Which?\nAnswer by `invoke_agent` with context_id: c7.";
@@ -123,7 +123,7 @@ async fn a_result_that_comes_as_its_call_is_cancelled_is_a_message() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_was_not_kept_is_not_taken_over() {
+async fn a_result_that_was_not_kept_is_not_taken_over() {
     let site = Fixture::new();
     let mut of_bob = site.queue(topic::agent_task("Bob"));
     let (_waiting, id) = begin(&site, &mut of_bob).await;

@@ -48,7 +48,7 @@ async fn calls_at_once_in_several_replicas_give_no_more_tasks_than_an_agent_may_
 }
 
 #[tokio::test(start_paused = true)]
-async fn calls_at_once_that_need_the_places_of_ended_tasks_get_one_each() {
+async fn concurrent_calls_take_the_slot_of_each_ended_task_once() {
     let (site, _of_bob, _of_ana) = Fixture::with_queues();
     let ended = [site.dispatch("ana").await, site.dispatch("ana").await];
     for id in &ended {
@@ -108,7 +108,7 @@ async fn a_list_that_cannot_be_read_keeps_no_other_task_from_its_end() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_task_whose_list_was_not_told_of_its_end_frees_its_place_when_it_would_have_been_late() {
+async fn a_task_whose_list_lacks_its_end_makes_room_when_it_would_have_been_late() {
     let site = Fixture::new();
     let (now, tasks) = (site.service.now(), site.service.tasks());
     let ended = AgentTask { ended: Some(now), ..task(1, "ana", now + 60) };

@@ -1,4 +1,4 @@
-//! Tasks that the broker has not confirmed: what is not known is not said to be known.
+//! Tasks that the broker has not confirmed: their outcome is unknown.
 
 use toolbus_core::bus::PublishError;
 use toolbus_core::failure::{Effect as CallEffect, verdict};
@@ -39,7 +39,7 @@ async fn a_task_without_a_confirm_has_an_unknown_outcome_and_its_late_result_cou
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_call_that_waits_for_a_task_without_a_confirm_gets_its_result_or_hears_that_nothing_is_known() {
+async fn a_call_that_waits_for_an_unconfirmed_task_gets_its_result_or_an_unknown_outcome() {
     let site = Fixture::new();
     let mut of_bob = site.queue(topic::agent_task("Bob"));
     site.doubtful.route_all(Route::Doubted(None));
@@ -59,8 +59,8 @@ async fn a_task_that_the_broker_did_not_take_is_forgotten_and_may_be_given_again
     let _of_bob = site.queue(topic::agent_task("Bob"));
     site.doubtful.route_all(Route::Refused);
     let failure = site.call("ana", INVOKE, add(true)).await.unwrap().unwrap_err();
-    let told = "The task for agent 'Bob' could not be sent. Try again later.";
-    assert_eq!((failure.cause, &*failure.message), (Cause::ConnectFailed, told));
+    let text = "The task for agent 'Bob' could not be sent. Try again later.";
+    assert_eq!((failure.cause, &*failure.message), (Cause::ConnectFailed, text));
     let verdict = verdict(failure.cause, CallEffect::Effectful, true);
     assert_eq!((verdict.is_retryable, verdict.outcome), (true, Some(Outcome::NotStarted)));
     assert_eq!((site.kept().await.len(), site.counted()), (0, vec!["ended not_sent".to_owned()]));

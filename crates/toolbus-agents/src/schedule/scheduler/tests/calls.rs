@@ -98,7 +98,7 @@ async fn a_call_that_the_agent_may_not_make_by_then_publishes_why() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_operator_sees_what_failed_last_until_it_succeeds_and_no_call_as_running_that_waits_or_ended() {
+async fn an_operator_sees_the_last_failure_until_success_and_only_running_calls_as_running() {
     let mut fixture = Fixture::new();
     let scheduler = fixture.scheduler(Missed::Once, false);
     let seen = scheduler.tasks.clone();
@@ -150,7 +150,7 @@ async fn a_long_call_holds_up_no_other_task_and_is_not_made_twice_at_a_time() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn of_many_calls_of_an_agent_some_run_at_a_time_and_all_in_the_end() {
+async fn many_calls_of_an_agent_run_a_few_at_a_time_and_all_in_the_end() {
     let (mut fixture, mut queue) = Fixture::with_queue();
     for number in 0..20 {
         fixture.schedule_call("hang", "1 0 * * *", 60, true).await;
@@ -165,7 +165,7 @@ async fn of_many_calls_of_an_agent_some_run_at_a_time_and_all_in_the_end() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_process_that_stops_begins_nothing_and_publishes_what_its_calls_give() {
+async fn a_stopping_process_begins_nothing_and_publishes_the_results_of_its_calls() {
     let (mut fixture, mut queue) = Fixture::with_queue();
     fixture.schedule_call("hang", "1 0 * * *", 60, true).await;
     fixture.schedule("mail", "* * * * *", 65, false).await;
@@ -190,7 +190,7 @@ async fn nothing_is_published_of_a_call_whose_task_was_cancelled_meanwhile() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn of_several_processes_each_call_is_made_by_one_also_when_that_is_killed() {
+async fn each_call_is_made_by_one_of_several_processes_even_if_it_is_killed() {
     let (mut fixture, mut queue) = Fixture::with_queue();
     fixture.schedule_call("send", "* * * * *", 60, false).await;
     let first = fixture.start(Missed::All, true);

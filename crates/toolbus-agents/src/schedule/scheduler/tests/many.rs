@@ -53,7 +53,7 @@ async fn a_clock_that_was_set_forward_and_back_does_not_silence_a_task() {
     assert_eq!(found, [times("mail", [60, 120]), times("note", [60, 120])].concat());
 }
 
-/// Runs a future while it is not told to pause.
+/// Runs a future, except while `is_paused`.
 async fn while_not_paused(running: impl Future<Output = ()>, mut is_paused: watch::Receiver<bool>) {
     let mut running = pin!(running);
     loop {
@@ -67,7 +67,7 @@ async fn while_not_paused(running: impl Future<Output = ()>, mut is_paused: watc
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_process_that_was_paused_publishes_nothing_that_another_one_has_published() {
+async fn a_paused_process_publishes_nothing_that_another_has_published() {
     let (mut fixture, mut queue) = Fixture::with_queue();
     fixture.schedule("mail", "* * * * *", 60, false).await;
     let (pause, paused) = watch::channel(false);

@@ -6,7 +6,7 @@ use super::*;
 use crate::testing::TestStore;
 
 #[tokio::test(start_paused = true)]
-async fn what_is_due_while_the_store_is_away_is_published_once_when_it_is_back() {
+async fn a_task_due_while_the_store_is_away_is_published_once_when_it_is_back() {
     for (is_shared, missed) in [(false, Missed::Once), (true, Missed::Once), (false, Missed::All), (true, Missed::All)]
     {
         let store = Arc::new(TestStore::default());
@@ -22,7 +22,7 @@ async fn what_is_due_while_the_store_is_away_is_published_once_when_it_is_back()
         fixture.wait(100).await;
         assert_eq!(all(&fixture, &mut queue).await, [], "it cannot be known whether it was cancelled");
         assert_eq!(fixture.tools.runs().len(), 0);
-        // It is asked twice a second, and not as fast as it fails.
+        // It is queried twice a second, and not as fast as it fails.
         let failed = store.failed();
         assert!((100..=500).contains(&failed), "{failed}");
         store.set(None);
@@ -39,7 +39,7 @@ async fn what_is_due_while_the_store_is_away_is_published_once_when_it_is_back()
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_store_that_fails_after_it_was_told_makes_nothing_come_twice() {
+async fn a_store_whose_responses_are_lost_makes_nothing_come_twice() {
     let store = Arc::new(TestStore::default());
     let mut fixture = Fixture::on(Arc::clone(&store) as Arc<dyn Store>);
     let mut queue = fixture.queue("ana");
@@ -60,7 +60,7 @@ async fn a_store_that_fails_after_it_was_told_makes_nothing_come_twice() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_change_of_one_agent_has_the_tasks_of_that_one_read() {
+async fn a_change_of_one_agent_reads_the_tasks_of_that_agent_alone() {
     let store = Arc::new(TestStore::default());
     let mut fixture = Fixture::on(Arc::clone(&store) as Arc<dyn Store>);
     for number in 0..100 {

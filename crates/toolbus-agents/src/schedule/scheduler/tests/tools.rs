@@ -1,4 +1,4 @@
-//! Tools that do as their names say and note how they were called, and the agent `ana`, who may use them.
+//! Tools that record their calls, and the agent `ana`, who may use them.
 
 use parking_lot::Mutex;
 use toolbus_core::failure::{Cause, Effect, ToolFailure};
@@ -45,7 +45,7 @@ impl Tools {
         Self { policy, registry, runs }
     }
 
-    /// Returns what the tools were called with, and as whom, in order.
+    /// Returns the calls of the tools, with their callers, in order.
     pub(super) fn runs(&self) -> Vec<String> {
         self.runs.0.lock().0.clone()
     }
