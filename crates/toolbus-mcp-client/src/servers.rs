@@ -31,7 +31,7 @@ use crate::status::ServerStatus;
 use crate::supervise::Timeouts;
 
 pub use self::control::{NoServers, ServerControl};
-pub use self::definition::{Definitions, ToolSource, ToolsetPlace, definitions_elsewhere};
+pub use self::definition::{Definitions, SourceToolset, ToolSource, definitions_elsewhere};
 pub use crate::status::{MAX_SUMMARY, ServerDescription};
 
 /// Timeout of the first attempts before names are kept.
@@ -41,16 +41,16 @@ const SHUTDOWN_TIME: Duration = Duration::from_secs(15);
 
 /// A server and its tool set.
 #[derive(Clone)]
-pub struct PlacedServer {
+pub struct ServerWithSet {
     /// The server.
     pub spec: ServerSpec,
     /// Tool set of the server; `None` for plain tools.
-    pub set: Option<SetPlace>,
+    pub set: Option<ServerToolset>,
 }
 
 /// The tool set that a server backs.
 #[derive(Clone)]
-pub struct SetPlace {
+pub struct ServerToolset {
     /// Name of the set.
     pub name: Arc<str>,
     /// Prefix of the tools' names, before a dot.
@@ -126,7 +126,7 @@ impl Servers {
 
     /// Replaces the configured servers; registered ones stay. Unchanged servers are not touched. Does not wait for
     /// connections.
-    pub fn apply(&self, servers: Vec<PlacedServer>, limits: Limits) {
+    pub fn apply(&self, servers: Vec<ServerWithSet>, limits: Limits) {
         *self.shared.limits.write() = limits;
         let _one_at_a_time = self.changing();
         let mut gone: BTreeMap<ServerName, Arc<ServerEntry>> = self.entries();
@@ -166,7 +166,7 @@ impl Servers {
         let _one_at_a_time = self.changing();
         for spec in servers {
             if self.shared.entry(spec.name.as_str()).is_none() {
-                drop(self.shared.add(PlacedServer { spec, set: None }));
+                drop(self.shared.add(ServerWithSet { spec, set: None }));
             }
         }
     }
@@ -230,7 +230,7 @@ impl ServersState {
     }
 
     /// Adds a server, in the place of one of its name if there is one.
-    fn add(self: &Arc<Self>, placed: PlacedServer) -> Arc<ServerEntry> {
+    fn add(self: &Arc<Self>, placed: ServerWithSet) -> Arc<ServerEntry> {
         let before = self.entry(placed.spec.name.as_str());
         if let Some(before) = &before {
             // Written in another case, it is another source.

@@ -30,7 +30,7 @@ pub struct CallerListing {
 /// A text that clients can read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Document {
-    /// Address of the document, which is all that it is asked for by.
+    /// Address of the document.
     pub uri: String,
     /// Name of the document.
     pub name: String,
@@ -52,7 +52,7 @@ pub struct Unavailable(pub String);
 /// A call of a tool.
 #[derive(Debug)]
 pub struct BackendCall {
-    /// Who is asking.
+    /// The caller.
     pub caller: Arc<Caller>,
     /// The tool.
     pub tool: String,

@@ -53,12 +53,12 @@ pub(crate) struct ErrorMeta {
 
 impl ErrorMeta {
     pub(crate) fn of(failure: &ToolFailure) -> Self {
-        let told = failure.verdict(Effect::Undeclared, true);
+        let verdict = failure.verdict(Effect::Undeclared, true);
         Self {
-            code: told.code,
-            is_retryable: told.is_retryable,
+            code: verdict.code,
+            is_retryable: verdict.is_retryable,
             retry_after_ms: failure.retry_after.map(milliseconds),
-            outcome: told.outcome,
+            outcome: verdict.outcome,
         }
     }
 }

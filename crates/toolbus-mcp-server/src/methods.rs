@@ -117,8 +117,8 @@ impl McpMethod {
     }
 }
 
-/// Answers a request whose response is there at once.
-pub(crate) async fn answer(
+/// Responds to a request whose response needs no waiting.
+pub(crate) async fn respond(
     parts: &ServerParts,
     peer: &Peer,
     method: McpMethod,
@@ -137,7 +137,7 @@ pub(crate) async fn answer(
     }
 }
 
-/// The request that a client does not want answered any more.
+/// The request that a client cancels.
 pub(crate) fn cancelled(params: &RawValue) -> Option<Id> {
     #[derive(Deserialize)]
     struct Cancelled<'a> {

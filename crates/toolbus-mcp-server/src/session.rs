@@ -207,14 +207,14 @@ impl McpSession {
         Ok(InFlightRequest { session: Some((Arc::clone(self), id.clone())), cancelled })
     }
 
-    /// Cancels a request that is under way. One that is not was answered meanwhile.
+    /// Cancels a request that is under way. An unknown id has its response already.
     pub(crate) fn cancel(&self, id: &Id) {
         if let Some(cancelled) = self.lock().in_flight.get(id) {
             cancelled.cancel();
         }
     }
 
-    /// Begins a stream of news in the place of one that there may be.
+    /// Begins a stream of notifications, and ends an earlier one.
     pub(crate) fn stream(self: &Arc<Self>) -> SessionStream {
         let over = self.ended.child_token();
         if let Some(before) = self.lock().stream.replace(over.clone()) {

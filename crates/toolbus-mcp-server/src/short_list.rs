@@ -1,7 +1,7 @@
-//! Short lists: what a client is listed that may use more tools than a model can well read.
+//! Short lists for clients that may use more tools than a model can well read.
 //!
-//! A short list has the tools that find others, and those that the client's agent used most. All other tools of the agent
-//! are called as if they were listed.
+//! A short list has the tools that find others, and those that the client's agent used most. Unlisted tools of the
+//! agent can be called as well.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -26,7 +26,7 @@ const MAX_COUNTED: usize = 512;
 /// Clients whose choice is kept.
 const MAX_CHOICES: usize = 10_000;
 
-/// Which tools have a place of their own.
+/// Rules for short lists.
 #[derive(Debug, Clone, Copy)]
 pub struct ShortListRules {
     /// Most tools of a caller that are all listed.

@@ -27,12 +27,12 @@ pub struct Index {
     servers: Arc<dyn ServerControl>,
     store: Arc<dyn Store>,
     /// By key.
-    told: Mutex<BTreeMap<String, ToldServers>>,
+    told: Mutex<BTreeMap<String, KnownServers>>,
 }
 
 /// Names of servers that the agents of one key know of, by the folded name.
 #[derive(Default)]
-struct ToldServers {
+struct KnownServers {
     /// Those of an earlier process.
     earlier: BTreeMap<String, String>,
     /// As the store has them.
@@ -53,13 +53,13 @@ impl Index {
     }
 
     /// Reads what agents of one key know of. Without it, nothing is announced as removed.
-    async fn read(&self, key: &str) -> ToldServers {
+    async fn read(&self, key: &str) -> KnownServers {
         let stored = self.store.get(NAMESPACE, key).await.unwrap_or_else(|error| {
             tracing::warn!(%error, "could not read which MCP servers agents know of");
             None
         });
         let kept: BTreeSet<String> = stored.and_then(|stored| serde_json::from_slice(&stored).ok()).unwrap_or_default();
-        ToldServers { earlier: kept.iter().map(|name| (name.to_lowercase(), name.clone())).collect(), kept }
+        KnownServers { earlier: kept.iter().map(|name| (name.to_lowercase(), name.clone())).collect(), kept }
     }
 
     /// The servers that an earlier process announced to an agent, and that are no longer there.

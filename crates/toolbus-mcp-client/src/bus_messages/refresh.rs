@@ -46,7 +46,7 @@ impl RefreshHandler {
     }
 
     /// Notifies every remembered agent that has no section in the configuration.
-    pub async fn tell_again(&self) {
+    pub async fn notify_again(&self) {
         let configured = self.policy.configured_agents();
         let agents = self.remembered.agents().await.into_iter().filter(|agent| !configured.contains(agent));
         let tell = async |agent| self.notify.notify(&Caller { has_section: false, ..Caller::agent(agent) }).await;

@@ -26,7 +26,7 @@ pub(crate) enum RequestError {
     /// The server is stateless, and its response to the probe came after `initialize` was sent: to be asked again
     /// without.
     #[error("{0}")]
-    AnsweredLate(String),
+    RespondedLate(String),
     /// Anything else.
     #[error("{0}")]
     Failed(String),
@@ -37,7 +37,7 @@ impl RequestError {
     pub(crate) const fn next(&self) -> Option<SessionMode> {
         match self {
             Self::ProbeFailed(_) => Some(SessionMode::Sessions),
-            Self::AnsweredLate(_) => Some(SessionMode::Stateless),
+            Self::RespondedLate(_) => Some(SessionMode::Stateless),
             Self::AuthRequired(_) | Self::Failed(_) => None,
         }
     }
@@ -46,7 +46,7 @@ impl RequestError {
     pub(super) const fn error_type(&self) -> &'static str {
         match self {
             Self::AuthRequired(_) => "auth_required",
-            Self::ProbeFailed(_) | Self::AnsweredLate(_) | Self::Failed(_) => "connect_failed",
+            Self::ProbeFailed(_) | Self::RespondedLate(_) | Self::Failed(_) => "connect_failed",
         }
     }
 }

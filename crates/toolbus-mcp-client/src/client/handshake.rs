@@ -169,7 +169,7 @@ fn checked(
 fn kind(remembered: Option<SessionMode>, notifications: &Notifications) -> fn(String) -> RequestError {
     let blames_probe = !notifications.is_initializing() || notifications.is_probe_passed_over();
     match remembered {
-        None if notifications.is_late() => RequestError::AnsweredLate,
+        None if notifications.is_late() => RequestError::RespondedLate,
         None if blames_probe => RequestError::ProbeFailed,
         _ => RequestError::Failed,
     }

@@ -10,7 +10,7 @@ use toolbus_core::text::shown;
 use toolbus_core::{Lookup, PendingTools, ToolRef};
 
 use super::entry::ServerEntry;
-use super::{PlacedServer, Servers};
+use super::{ServerWithSet, Servers};
 use crate::spec::{ServerName, ServerOrigin, ServerSpec};
 use crate::status::ServerDescription;
 
@@ -122,7 +122,7 @@ impl ServerControl for Servers {
                 if self.origin(spec.name.as_str()) == Some(ServerOrigin::Configuration) {
                     return Err("a server of this name is configured".to_owned());
                 }
-                self.shared.add(PlacedServer { spec, set: None })
+                self.shared.add(ServerWithSet { spec, set: None })
             };
             let _ = tokio::time::timeout_at(latest.into(), entry.arrival(false)).await;
             if entry.is_known() {

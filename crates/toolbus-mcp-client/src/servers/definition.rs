@@ -41,7 +41,7 @@ pub struct Definitions {
 
 /// The tool set that a server or another daemon backs.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ToolsetPlace {
+pub struct SourceToolset {
     /// Name of the set.
     pub set: Arc<str>,
     /// Prefix of published names, before a dot.
@@ -64,7 +64,7 @@ pub struct ToolSource {
     /// Naming of these tools, without what a tool set adds.
     pub naming: Naming,
     /// The tool set that it backs; `None` for plain tools.
-    pub place: Option<ToolsetPlace>,
+    pub place: Option<SourceToolset>,
     /// Treatment of arguments that the tools' schemas do not allow.
     pub validation: Validation,
     /// Longest run of one call; absent: the daemon's.
@@ -72,7 +72,7 @@ pub struct ToolSource {
 }
 
 impl ToolSource {
-    fn of_server(spec: &ServerSpec, place: Option<&ToolsetPlace>) -> Self {
+    fn of_server(spec: &ServerSpec, place: Option<&SourceToolset>) -> Self {
         Self {
             source: Arc::clone(spec.name.source()),
             provider: "mcp",
@@ -111,7 +111,7 @@ enum Unusable {
 /// Compiles each schema and scans each text, so that a long list costs seconds: not to be called where others wait.
 pub(crate) fn definitions(
     spec: &ServerSpec,
-    place: Option<&ToolsetPlace>,
+    place: Option<&SourceToolset>,
     listed: Vec<rmcp::model::Tool>,
     unreadable: Vec<HiddenTool>,
     scanner: &Scanner,
@@ -135,7 +135,7 @@ pub fn definitions_elsewhere(source: &ToolSource, listed: Vec<Value>, scanner: &
 fn definitions_until(
     is_late: &dyn Fn() -> bool,
     spec: &ServerSpec,
-    place: Option<&ToolsetPlace>,
+    place: Option<&SourceToolset>,
     listed: Vec<rmcp::model::Tool>,
     unreadable: Vec<HiddenTool>,
     scanner: &Scanner,
@@ -221,7 +221,7 @@ fn descriptor(
         return Err(Unusable::Management);
     }
     Ok(ToolDescriptor {
-        title: titles(tool).find(|title| says_something(title)).map(str::to_owned),
+        title: titles(tool).find(|title| is_visible(title)).map(str::to_owned),
         description: description(source, tool),
         output_schema: output_schema(tool),
         effect: effect(tool.annotations.as_ref()),
@@ -278,12 +278,12 @@ fn titles(tool: &rmcp::model::Tool) -> impl Iterator<Item = &str> {
 
 fn description(source: &ToolSource, tool: &rmcp::model::Tool) -> String {
     let mut texts = tool.description.as_deref().into_iter().chain(titles(tool));
-    let text = texts.find(|text| says_something(text)).map(str::to_owned);
+    let text = texts.find(|text| is_visible(text)).map(str::to_owned);
     text.unwrap_or_else(|| format!("Tool {} of {}.", tool.name, source.title))
 }
 
 /// Whether there is anything to see in a text.
-fn says_something(text: &str) -> bool {
+fn is_visible(text: &str) -> bool {
     !text::clean(text, 1).text.is_empty()
 }
 

@@ -17,7 +17,7 @@ use toolbus_protocol::{is_alias_of, rest_of_alias};
 
 use super::definition::is_reserved;
 use super::findings::Findings;
-use super::{PlacedServer, ServersState, SetPlace, sessions};
+use super::{ServerToolset, ServerWithSet, ServersState, sessions};
 use crate::process::Launcher;
 use crate::spec::{Credentials, ServerSpec, TransportSpec};
 use crate::status::{HiddenTool, PhaseName, ServerDescription, ServerStatus, ShadowedTool};
@@ -26,7 +26,7 @@ use crate::supervise::{Lifetime, Listener, ServerState, SupervisedServer, Timeou
 
 /// A server, with its tools and its instances.
 pub(super) struct ServerEntry {
-    pub(super) placed: PlacedServer,
+    pub(super) placed: ServerWithSet,
     /// `None` if the server is disabled.
     pub(super) main: Option<Arc<SupervisedServer>>,
     /// Instances of agents with their own credentials. The first lists the tools, or else any that can.
@@ -56,7 +56,7 @@ pub(super) struct ListedTools {
 
 impl ServerEntry {
     pub(super) fn new(
-        placed: PlacedServer,
+        placed: ServerWithSet,
         timeouts: Timeouts,
         launcher: &Launcher,
         observer: &Arc<dyn McpClientEvents>,
@@ -102,9 +102,9 @@ impl ServerEntry {
     }
 
     /// Whether `other` is configured equally, but for the summary.
-    pub(super) fn is(&self, other: &PlacedServer) -> bool {
-        let place = |placed: &PlacedServer| {
-            let SetPlace { name, prefix, sessions } = placed.set.clone()?;
+    pub(super) fn is(&self, other: &ServerWithSet) -> bool {
+        let place = |placed: &ServerWithSet| {
+            let ServerToolset { name, prefix, sessions } = placed.set.clone()?;
             Some((name, prefix, sessions.map(|set| Arc::as_ptr(&set))))
         };
         self.placed.spec.runs_like(&other.spec) && place(&self.placed) == place(other)
@@ -331,7 +331,7 @@ impl ServerEntry {
             known.vetted.tell(&mut status);
             status.implementation.clone_from(&known.implementation);
         }
-        self.tell_shadowed(&mut status);
+        self.report_shadowed(&mut status);
         // Of several instances, a ready one has the most to show.
         let server = self.servers().find(|server| matches!(server.state(), ServerState::Ready(_))).unwrap_or(main);
         server.connector().transport_name().clone_into(&mut status.transport);
@@ -352,7 +352,7 @@ impl ServerEntry {
         status
     }
 
-    fn tell_shadowed(&self, status: &mut ServerStatus) {
+    fn report_shadowed(&self, status: &mut ServerStatus) {
         let Some(shared) = self.shared.get().and_then(Weak::upgrade) else { return };
         let snapshot = shared.registry.snapshot();
         let mut clashes: Vec<_> =

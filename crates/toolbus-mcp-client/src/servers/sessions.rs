@@ -47,7 +47,7 @@ pub struct ServerSessions {
 pub struct SessionServer {
     server: Arc<SupervisedServer>,
     /// Whether a call has reported that the server ended by itself.
-    was_told: AtomicBool,
+    was_reported: AtomicBool,
 }
 
 impl ServerSessions {
@@ -74,7 +74,7 @@ impl SessionFactory for ServerSessions {
             reason = "ends when the `SessionServer` is dropped, which stops the server"
         )]
         tokio::spawn(Arc::clone(&server).keep(Arc::new(DiscardTools)));
-        let started = SessionServer { server, was_told: AtomicBool::new(false) };
+        let started = SessionServer { server, was_reported: AtomicBool::new(false) };
         let (mut states, clock) = (started.server.states(), started.server.clock());
         let settled = states.wait_for(|state| matches!(state, ServerState::Ready(_)) || state.is_final(clock));
         let is_ready = match timeout(START_TIME, settled).await {
@@ -115,7 +115,7 @@ impl Executor for SessionServer {
         let result = self.server.call(&call.tool, &call, false, &|| true).await;
         match result {
             Err(failure) if self.is_gone() => {
-                self.was_told.store(true, Ordering::Release);
+                self.was_reported.store(true, Ordering::Release);
                 Err(self.lost(failure))
             }
             result => result,
@@ -155,7 +155,7 @@ impl Instance for SessionServer {
 
     fn is_over(&self) -> bool {
         // Not as soon as the server has ended: the next call would silently use another one.
-        self.was_told.load(Ordering::Acquire)
+        self.was_reported.load(Ordering::Acquire)
     }
 }
 

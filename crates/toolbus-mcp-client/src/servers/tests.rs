@@ -32,7 +32,7 @@ async fn a_server_of_an_operator_takes_the_place_of_one_that_a_caller_registered
         Scanner::new().unwrap(),
     );
     bridge.restore(vec![spec("files", ServerOrigin::Registration), spec("git", ServerOrigin::Registration)]);
-    bridge.apply(vec![PlacedServer { spec: spec("Files", ServerOrigin::Configuration), set: None }], Arc::new(|_| {}));
+    bridge.apply(vec![ServerWithSet { spec: spec("Files", ServerOrigin::Configuration), set: None }], Arc::new(|_| {}));
     let known: Vec<_> = bridge.status().into_iter().map(|server| (server.name, server.origin)).collect();
     let expected = [("Files", "configuration"), ("git", "registration")];
     assert_eq!(known, expected.map(|(name, origin)| (name.to_owned(), origin.to_owned())));

@@ -8,7 +8,7 @@ use futures_util::future::BoxFuture;
 use toolbus_core::failure::ToolFailure;
 use toolbus_core::tool::{Executor, Tool, ToolCall, ToolDescriptor, ToolOutput};
 
-use super::definition::{Definitions, ToolsetPlace, definitions};
+use super::definition::{Definitions, SourceToolset, definitions};
 use super::entry::{ListedTools, ServerEntry};
 use super::findings::Findings;
 use super::{Limits, ServersState};
@@ -86,7 +86,7 @@ fn take(entry: &Arc<ServerEntry>, shared: &Arc<ServersState>, about: ServerInfo,
         said
     };
     let spec = entry.spec();
-    let place = entry.placed.set.as_ref().map(|set| ToolsetPlace {
+    let place = entry.placed.set.as_ref().map(|set| SourceToolset {
         set: Arc::clone(&set.name),
         prefix: Arc::clone(&set.prefix),
         needs_session: set.sessions.is_some(),

@@ -269,7 +269,7 @@ impl Fixture {
         let followed = access.clone();
         running.spawn(async move { followed.follow().await });
         running.spawn(notifier.run());
-        running.spawn(async move { refresh.tell_again().await });
+        running.spawn(async move { refresh.notify_again().await });
         Self { bus, registry, access, fleet, running }
     }
 

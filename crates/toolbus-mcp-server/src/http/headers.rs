@@ -22,7 +22,7 @@ const NAME: &str = "mcp-name";
 const JSON: &str = "application/json";
 pub(super) const EVENTS: &str = "text/event-stream";
 
-/// Whether a client takes answers of this kind.
+/// Whether a client accepts responses of this kind.
 pub(super) fn accepts(headers: &HeaderMap, kind: &str) -> bool {
     let family = kind.split('/').next().unwrap_or_default();
     let values = headers.get_all(ACCEPT).iter().filter_map(|value| value.to_str().ok());
@@ -67,7 +67,7 @@ impl<'a> Narrowed<'a> {
 
     /// Whether a caller has these values already. An absent header matches any value.
     pub(super) fn is_of(self, caller: &Caller) -> bool {
-        let is = |said: Option<&str>, has: &Option<Arc<str>>| said.is_none() || said == has.as_deref();
+        let is = |stated: Option<&str>, has: &Option<Arc<str>>| stated.is_none() || stated == has.as_deref();
         is(self.binding, &caller.binding) && is(self.profile, &caller.profile)
     }
 }

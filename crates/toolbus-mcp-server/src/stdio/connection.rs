@@ -45,7 +45,7 @@ impl StdioConnection {
         Self { server, agent, outgoing, session: None, alone: None, requests, listening, changes }
     }
 
-    /// Takes a line of the client's. Returns before a request in it is answered.
+    /// Takes a line of the client's. Returns before a request in it has its response.
     pub(super) async fn take(&mut self, line: Line) {
         let line = match line {
             Line::Whole(line) if line.iter().all(u8::is_ascii_whitespace) => return,
@@ -68,12 +68,12 @@ impl StdioConnection {
         }
     }
 
-    /// Waits until the requests under way are answered, at most so long. No further request is read.
+    /// Waits until the requests under way have their responses, at most so long. No further request is read.
     pub(super) async fn drain(&mut self, patience: Duration) {
         self.listening.shutdown().await;
         self.changes.shutdown().await;
-        let answered = async { while self.requests.join_next().await.is_some() {} };
-        let _ = tokio::time::timeout(patience, answered).await;
+        let finished = async { while self.requests.join_next().await.is_some() {} };
+        let _ = tokio::time::timeout(patience, finished).await;
     }
 
     /// Cancels what is under way, gives it a moment to end, and ends the sessions.
@@ -125,10 +125,10 @@ impl StdioConnection {
             _ => None,
         };
         let owned = Owned::of(call);
-        let mut answering = answer(self.server.clone(), peer, owned, in_flight, self.outgoing.clone());
+        let mut responding = respond(self.server.clone(), peer, owned, in_flight, self.outgoing.clone());
         // What comes next may cancel it, so that it must have begun.
-        if poll!(&mut answering).is_pending() {
-            set.spawn(answering);
+        if poll!(&mut responding).is_pending() {
+            set.spawn(responding);
         }
         Ok(())
     }
@@ -163,7 +163,7 @@ impl StdioConnection {
             && self.changes.is_empty()
             && let Some(peer) = &self.session
         {
-            self.changes.spawn(tell(self.server.clone(), peer.clone(), self.outgoing.clone()));
+            self.changes.spawn(notify(self.server.clone(), peer.clone(), self.outgoing.clone()));
         }
     }
 
@@ -199,8 +199,8 @@ impl Owned {
     }
 }
 
-/// Answers a request, with whatever comes before its response.
-fn answer(
+/// Responds to a request, after the messages that precede its response.
+fn respond(
     server: McpServer,
     peer: Peer,
     request: Owned,
@@ -210,7 +210,7 @@ fn answer(
     async move {
         let Owned { id, method, params } = request;
         let call = RpcRequest { id, method: method.into(), params: params.as_deref() };
-        let sent = match server.answer(&peer, &call).await {
+        let sent = match server.respond(&peer, &call).await {
             Handled::Now(body) | Handled::Refused(_, body) => outgoing.send(body).await,
             Handled::Later(mut flow) => match &in_flight {
                 None => follow(&mut flow, &outgoing).await,
@@ -242,8 +242,8 @@ async fn follow(flow: &mut Flow, outgoing: &mpsc::Sender<Bytes>) -> Result<(), m
     }
 }
 
-/// Tells the client of a session what changes for it.
-async fn tell(server: McpServer, peer: Peer, outgoing: mpsc::Sender<Bytes>) {
+/// Notifies the client of a session of list changes.
+async fn notify(server: McpServer, peer: Peer, outgoing: mpsc::Sender<Bytes>) {
     let backend = Arc::clone(&server.parts.backend);
     let mut changes = ListChanges::begin(backend, Arc::clone(&peer.caller), peer.session.as_deref()).await;
     while let Some(method) = changes.next().await {

@@ -12,7 +12,7 @@ fn spec() -> ServerSpec {
     }
 }
 
-fn defined(spec: &ServerSpec, place: Option<&ToolsetPlace>, listed: Value) -> Definitions {
+fn defined(spec: &ServerSpec, place: Option<&SourceToolset>, listed: Value) -> Definitions {
     definitions(spec, place, from_value(listed).unwrap(), Vec::new(), &Scanner::new().unwrap(), Clock::SYSTEM)
 }
 
@@ -67,7 +67,7 @@ ToolDescriptor {
 
 #[test]
 fn a_tool_of_a_set_is_published_under_its_prefix() {
-    let place = ToolsetPlace { set: "files".into(), prefix: "fs".into(), needs_session: true };
+    let place = SourceToolset { set: "files".into(), prefix: "fs".into(), needs_session: true };
     let definitions = defined(&spec(), Some(&place), json!([{"name": "read", "inputSchema": {}}]));
     let tool = &definitions.tools[0];
     assert_eq!((&*tool.name, &**tool.bare_name()), ("fs.read", "read"));
@@ -89,7 +89,7 @@ fn tools_are_published_under_the_names_that_the_operator_gives_them() {
     let plain = defined(&renaming(Some("files"), &[("read", "open")]), None, listed.clone());
     assert_eq!(names(&plain), [("files_list", "list"), ("open", "read")]);
     assert_eq!(plain.tools[0].toolset, None);
-    let place = ToolsetPlace { set: "files".into(), prefix: "fs".into(), needs_session: false };
+    let place = SourceToolset { set: "files".into(), prefix: "fs".into(), needs_session: false };
     let in_set = defined(&renaming(None, &[("read", "open")]), Some(&place), listed);
     assert_eq!(names(&in_set), [("fs.list", "list"), ("fs.open", "read")]);
 }
@@ -216,7 +216,7 @@ fn what_the_filter_does_not_admit_is_left_out() {
 fn no_tool_of_a_server_has_the_name_of_a_management_tool_by_itself_or_in_a_set() {
     let listed =
         || json!([{"name": "mcp_invoke_tool", "inputSchema": {}}, {"name": "mcp_invoke_tools", "inputSchema": {}}]);
-    let place = ToolsetPlace { set: "files".into(), prefix: "fs".into(), needs_session: false };
+    let place = SourceToolset { set: "files".into(), prefix: "fs".into(), needs_session: false };
     for place in [None, Some(&place)] {
         let definitions = defined(&spec(), place, listed());
         assert_eq!(definitions.tools.len(), 1);
@@ -304,7 +304,7 @@ fn every_tool_of_real_servers_is_offered() {
 
 #[test]
 fn a_name_that_its_prefix_makes_too_long_is_hidden() {
-    let place = ToolsetPlace { set: "files".into(), prefix: "p".repeat(200).into(), needs_session: false };
+    let place = SourceToolset { set: "files".into(), prefix: "p".repeat(200).into(), needs_session: false };
     let listed = json!([{"name": "n".repeat(55), "inputSchema": {}}, {"name": "n".repeat(54), "inputSchema": {}}]);
     let definitions = defined(&spec(), Some(&place), listed);
     assert_eq!(definitions.tools[0].name.len(), 255);

@@ -88,7 +88,7 @@ async fn limits_change_without_touching_servers() {
             (descriptor.timeout, descriptor.max_in_flight) = (Some(Duration::from_secs(3)), Some(2));
         }
     });
-    world.bridge.apply(vec![PlacedServer { spec: world.server("a", "well"), set: None }], limits);
+    world.bridge.apply(vec![ServerWithSet { spec: world.server("a", "well"), set: None }], limits);
     let limited = |name: &str| {
         let snapshot = world.registry.snapshot();
         let descriptor = &snapshot.get(name).unwrap().descriptor;

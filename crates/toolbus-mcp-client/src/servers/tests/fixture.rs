@@ -60,7 +60,7 @@ impl Fixture {
     }
 
     pub(super) fn apply(&self, servers: impl IntoIterator<Item = ServerSpec>) {
-        let placed = servers.into_iter().map(|spec| PlacedServer { spec, set: None });
+        let placed = servers.into_iter().map(|spec| ServerWithSet { spec, set: None });
         self.bridge.apply(placed.collect(), Arc::new(|_| {}));
     }
 

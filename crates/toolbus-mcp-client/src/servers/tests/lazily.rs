@@ -90,8 +90,8 @@ async fn a_caller_that_may_not_use_its_tools_cannot_start_a_server() {
 #[tokio::test]
 async fn a_server_of_which_a_caller_could_use_nothing_is_out_of_its_reach() {
     let world = Fixture::new();
-    let set = SetPlace { name: "files".into(), prefix: "fs".into(), sessions: None };
-    let placed = [("a", None), ("Set", Some(set))].map(|(name, set)| PlacedServer { spec: world.lazy(name), set });
+    let set = ServerToolset { name: "files".into(), prefix: "fs".into(), sessions: None };
+    let placed = [("a", None), ("Set", Some(set))].map(|(name, set)| ServerWithSet { spec: world.lazy(name), set });
     world.bridge.apply(placed.to_vec(), Arc::new(|_| {}));
     let access = access(&world.registry);
     for (agent, expected) in [("ana", &["a"][..]), ("eve", &[])] {
@@ -105,12 +105,12 @@ async fn a_server_of_which_a_caller_could_use_nothing_is_out_of_its_reach() {
 #[tokio::test]
 async fn a_lazy_server_of_a_set_is_started_by_the_name_that_models_use() {
     let world = Fixture::new();
-    let placed = |spec: ServerSpec, prefix: &str| PlacedServer {
+    let placed = |spec: ServerSpec, prefix: &str| ServerWithSet {
         spec,
-        set: Some(SetPlace { name: prefix.into(), prefix: prefix.into(), sessions: None }),
+        set: Some(ServerToolset { name: prefix.into(), prefix: prefix.into(), sessions: None }),
     };
     let naming = Naming { renamed: [("b_echo".into(), "b.echo".into())].into(), ..Naming::default() };
-    let mute = PlacedServer { spec: world.server("c", "mute"), set: None };
+    let mute = ServerWithSet { spec: world.server("c", "mute"), set: None };
     let other = placed(ServerSpec { naming, ..world.lazy("b") }, "other");
     world.bridge.apply(vec![placed(world.lazy("a"), "fs"), other, mute], Arc::new(|_| {}));
 

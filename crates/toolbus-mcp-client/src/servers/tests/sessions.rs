@@ -30,8 +30,8 @@ impl Desk {
         let sessions = ServerSessions::new(spec.clone(), launcher, Arc::new(Discard));
         let limits = SessionLimits { idle_timeout: Duration::from_secs(3600), max_lifetime: None, max_sessions: 8 };
         let set = SessionSet::new("desk", sessions, limits);
-        let place = SetPlace { name: "desk".into(), prefix: "desk".into(), sessions: Some(Arc::clone(&set)) };
-        world.bridge.apply(vec![PlacedServer { spec, set: Some(place) }], Arc::new(|_| {}));
+        let place = ServerToolset { name: "desk".into(), prefix: "desk".into(), sessions: Some(Arc::clone(&set)) };
+        world.bridge.apply(vec![ServerWithSet { spec, set: Some(place) }], Arc::new(|_| {}));
         eventually("the tools of the set", async || world.registry.snapshot().get(tool).map(drop)).await;
         Self { world, set }
     }

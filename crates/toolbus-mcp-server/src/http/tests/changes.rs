@@ -86,7 +86,7 @@ async fn a_cursor_that_nobody_gave_is_refused_or_leads_nowhere_else() {
 #[tokio::test(start_paused = true)]
 async fn a_resource_that_there_is_not_is_told_by_each_generation_in_its_own_way() {
     let world = Fixture::new();
-    world.backend.says("Use it wisely.");
+    world.backend.set_instructions("Use it wisely.");
     let session = world.begin(&world.ana).await;
     let read = |uri: &str| json!({"uri": uri});
     let known = message(1, "resources/read", read("toolbus://servers/one/instructions"));

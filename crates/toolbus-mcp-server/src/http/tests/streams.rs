@@ -32,7 +32,7 @@ async fn what_changes_is_told_once_for_each_burst() {
     assert_eq!(soon(&mut stream).await, None);
     for number in 0..10 {
         world.backend.has("ana", &["echo", &format!("new_{number}")]);
-        world.backend.says(&format!("text {number}"));
+        world.backend.set_instructions(&format!("text {number}"));
     }
     assert_eq!([method(soon(&mut stream).await), method(soon(&mut stream).await)], [TOOLS, RESOURCES]);
     assert_eq!(soon(&mut stream).await, None);
@@ -80,7 +80,7 @@ async fn what_was_told_to_a_stream_that_broke_is_told_again() {
 async fn a_client_that_never_listed_is_told_what_changed_since_it_first_listened() {
     let (world, session) = Fixture::begun().await;
     drop(world.get(&world.ana, &session).await);
-    world.backend.says("something new");
+    world.backend.set_instructions("something new");
     let mut stream = world.get(&world.ana, &session).await;
     assert_eq!(method(soon(&mut stream).await), RESOURCES);
     assert_eq!(soon(&mut stream).await, None);
@@ -114,7 +114,7 @@ async fn a_stream_of_a_client_without_a_session_tells_what_it_asked_for() {
     let mut stream = world.alone(&world.ana, 7, "subscriptions/listen", listen).await;
     let first = stream.event().await.unwrap();
     insta::assert_snapshot!(first, @r#"{"jsonrpc":"2.0","method":"notifications/subscriptions/acknowledged","params":{"_meta":{"io.modelcontextprotocol/subscriptionId":7},"notifications":{"toolsListChanged":true}}}"#);
-    world.backend.says("something new");
+    world.backend.set_instructions("something new");
     world.backend.has("ana", &["echo"]);
     let told = soon(&mut stream).await.unwrap();
     insta::assert_snapshot!(told, @r#"{"jsonrpc":"2.0","method":"notifications/tools/list_changed","params":{"_meta":{"io.modelcontextprotocol/subscriptionId":7}}}"#);
