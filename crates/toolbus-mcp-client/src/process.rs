@@ -1,4 +1,4 @@
-//! Child processes that end with the daemon, whatever ends it.
+//! Child processes that end with the daemon, even if it is killed.
 
 mod exit;
 pub(crate) mod family;
@@ -100,7 +100,7 @@ impl Launcher {
         }
     }
 
-    /// Has secrets removed from what the servers say that are started, or connected to, with this.
+    /// Removes secrets from the texts of servers that are started or connected to with this.
     #[must_use]
     pub fn redacting(self, redactor: Redactor) -> Self {
         Self { redactor, ..self }
@@ -117,7 +117,7 @@ impl Launcher {
         self.clock
     }
 
-    /// Has servers that are started, or connected to, with this answer as much at once as results may have.
+    /// Limits the responses of servers that are started or connected to with this, together, to the room for results.
     #[must_use]
     pub fn with_results(self, results: Option<ResultBudget>) -> Self {
         Self { large: LargeMessages { results, ..self.large }, ..self }
@@ -273,7 +273,7 @@ async fn listen(stderr: ChildStderr, server: Arc<str>, tail: Arc<Tail>, exited: 
     }
 }
 
-/// Waits for a supervisor to end, and ends it when `force` says so. This task alone reaps it, so that its process id
+/// Waits for a supervisor to end, and ends it on `force`. This task alone reaps it, so that its process id
 /// means it for as long as signals are sent.
 async fn wait(mut child: Child, pid: u32, force: CancellationToken, ended: watch::Sender<Option<Exit>>) {
     let status = tokio::select! {

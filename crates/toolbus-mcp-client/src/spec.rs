@@ -122,7 +122,7 @@ pub struct ServerSpec {
     pub is_lazy: bool,
     /// Whether the server is configured but disabled.
     pub is_disabled: bool,
-    /// Who added it.
+    /// Origin of the server.
     pub origin: ServerOrigin,
     /// Purpose of the server, in the operator's words: at most 300 characters.
     pub summary: Option<Arc<str>>,
@@ -176,7 +176,7 @@ impl ServerSpec {
     }
 }
 
-/// Who added a server.
+/// Origin of a server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ServerOrigin {
     /// An operator, by configuration.
@@ -226,7 +226,7 @@ pub struct HttpSpec {
 /// A transport over HTTP.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum HttpKind {
-    /// Whichever answers: Streamable HTTP first, then HTTP+SSE.
+    /// Detected: Streamable HTTP if the server responds to it, else HTTP+SSE.
     Detect,
     /// Streamable HTTP.
     Streamable,

@@ -57,7 +57,7 @@ fn parse(text: &[u8]) -> serde_json::Result<ServerJsonRpcMessage> {
     Ok(message)
 }
 
-/// The result of a call in a message that answers one.
+/// The result of a call in the response to one.
 fn result_of_call(message: &mut ServerJsonRpcMessage) -> Option<&mut CallToolResult> {
     let ServerJsonRpcMessage::Response(JsonRpcResponse { result, .. }) = message else { return None };
     if let ServerResult::CustomResult(CustomResult(value)) = result
@@ -93,10 +93,10 @@ fn keep_large_integers(text: &[u8], result: &mut CallToolResult) {
         return;
     };
     let texts = || result.content.iter().filter_map(ContentBlock::as_text);
-    let is_said = |integer: &str| texts().any(|said| said.text.contains(integer));
+    let is_shown = |integer: &str| texts().any(|block| block.text.contains(integer));
     let mut integers = large_integers(structured_content.get());
-    let is_unsaid = !integers.by_ref().take(MAX_COMPARED).all(is_said) || integers.next().is_some();
-    if is_unsaid {
+    let is_missing = !integers.by_ref().take(MAX_COMPARED).all(is_shown) || integers.next().is_some();
+    if is_missing {
         result.content.push(ContentBlock::text(structured_content.get()));
     }
 }
@@ -228,8 +228,8 @@ fn salvaged_page(result: &RawValue) -> Option<Value> {
     Some(json!({ "tools": tools, "nextCursor": next_cursor }))
 }
 
-/// The request that a message answers, if it answers one. The response itself is not read.
-pub(crate) fn answered(text: &[u8]) -> Option<RequestId> {
+/// The id of the request that a message responds to, if any. The response itself is not read.
+pub(crate) fn response_id(text: &[u8]) -> Option<RequestId> {
     let RawResponse { id, method: None, .. } = serde_json::from_slice(text).ok()? else { return None };
     Some(id)
 }
@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_to_a_call_is_what_the_sdk_makes_of_it() {
+    fn a_call_response_is_read_as_by_the_sdk() {
         let text =
             json!({ "type": "text", "text": "a\u{e9}", "annotations": { "priority": 1.0 }, "_meta": { "a": 1 } });
         let image = json!({ "type": "image", "data": "AA==", "mimeType": "image/png", "more": 1 });
@@ -310,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_that_cannot_be_read_is_one_without_a_result() {
+    fn an_unreadable_response_is_one_without_a_result() {
         let deep = format!("{}{}", "[".repeat(100_000), "]".repeat(100_000));
         let response = |result: &str| format!(r#"{{"jsonrpc":"2.0","id":7,"result":{result}}}"#);
         for text in [response(&deep), response(r#"{"content":"\ud800"}"#), r#"{"jsonrpc":"2.0","id":7}"#.to_owned()] {
@@ -337,7 +337,7 @@ mod tests {
         let deep = format!("{}{}", "[".repeat(200), "]".repeat(200));
         let page = format!(r#"{{"tools":[{{"name":"bad","inputSchema":{deep}}},{{"name":"good"}}],"nextCursor":"2"}}"#);
         let text = format!(r#"{{"jsonrpc":"2.0","id":7,"result":{page}}}"#);
-        let Ok(ServerJsonRpcMessage::Response(response)) = read(text.as_bytes()) else { panic!("no answer") };
+        let Ok(ServerJsonRpcMessage::Response(response)) = read(text.as_bytes()) else { panic!("no response") };
         let ServerResult::CustomResult(kept) = response.result else { panic!("it is not kept") };
         assert_eq!(kept.0, json!({ "tools": [{ "name": "bad" }, { "name": "good" }], "nextCursor": "2" }));
     }
@@ -360,8 +360,8 @@ mod tests {
         assert_eq!(texts("", ""), [IDS]);
         assert_eq!(texts("", r#", "more": 1"#), [IDS]);
         assert_eq!(texts(r#"{"type": "text", "text": "15 apples"}"#, ""), ["15 apples", IDS]);
-        let said = r#"{"type": "text", "text": "12345678901234567890123 and -99999999999999999999"}"#;
-        assert_eq!(texts(said, ""), ["12345678901234567890123 and -99999999999999999999"]);
+        let text = r#"{"type": "text", "text": "12345678901234567890123 and -99999999999999999999"}"#;
+        assert_eq!(texts(text, ""), ["12345678901234567890123 and -99999999999999999999"]);
         let one = r#"{"type": "text", "text": "id 12345678901234567890123"}"#;
         assert_eq!(texts(one, ""), ["id 12345678901234567890123", IDS]);
     }

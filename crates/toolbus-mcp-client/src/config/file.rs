@@ -37,7 +37,7 @@ const ROOTS: [&str; 3] = ["mcpServers", "servers", "context_servers"];
 /// Content of a file of servers.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ServersFile {
-    /// Servers of the file, each with its place in it.
+    /// Servers of the file, each with its location.
     pub entries: Vec<(ServerSpec, String)>,
     /// Pin levels of the servers that set one.
     pub pins: BTreeMap<ServerName, Level>,
@@ -56,7 +56,7 @@ pub struct ServersFile {
 struct Choice {
     /// The only ones that are.
     allowed: Option<Vec<String>>,
-    /// Those that are not, whatever else allows them.
+    /// Those that are not, even if allowed.
     excluded: Vec<String>,
 }
 

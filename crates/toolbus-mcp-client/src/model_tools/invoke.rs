@@ -82,7 +82,7 @@ fn inner_arguments(args: Args<'_>) -> Result<Option<String>, ToolFailure> {
 }
 
 /// Refuses a call without arguments of a tool that needs some, with what to do about it. Of a tool that is not known,
-/// or not to the caller, it says nothing: the inner call does.
+/// or not to the caller, it reports nothing: the inner call does.
 fn needs_nothing(effective: &EffectiveTools, server: &str, tool: &str) -> Result<(), ToolFailure> {
     let Some(allowed) = effective.of_server(server, tool) else { return Ok(()) };
     let Some(schema) = effective.definition(allowed).parameters else { return Ok(()) };

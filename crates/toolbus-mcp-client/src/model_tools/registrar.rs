@@ -268,7 +268,7 @@ impl Registrar {
         owner: &RegistrationOwner,
     ) -> Result<(NameClaim, Option<Vec<u8>>), RegistrationRefusal> {
         let _one_at_a_time = self.deciding.lock().await;
-        // The reply does not depend on who has the name, or on whether the caller may see it.
+        // The reply does not depend on the owner of the name, or on whether the caller may see it.
         let mut owners = self.owners().await?;
         let is_taken = match (owners.get(name.folded()), self.servers.origin(name.as_str())) {
             (_, Some(ServerOrigin::Configuration)) => true,
@@ -394,7 +394,7 @@ fn not_stored(error: StoreError) -> RegistrationRefusal {
 }
 
 /// The share of all callers that the policy has no section for. No name of an agent has a colon.
-const EVERYBODY: &str = ":everybody";
+const UNLISTED_AGENTS: &str = ":everybody";
 
 /// One registered server.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -408,19 +408,19 @@ struct RegistrationRecord {
     time: u64,
 }
 
-/// Who has registered a server.
+/// The caller that registered a server.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 struct RegistrationOwner {
     /// The unique owner key of the caller.
     #[serde(rename = "agent")]
     name: Arc<str>,
-    /// Who shares with it what one agent may register.
+    /// The quota that the server counts against.
     share: Arc<str>,
 }
 
 impl RegistrationOwner {
     fn of(caller: &Caller) -> Self {
-        let share = if caller.has_section { Arc::clone(&caller.owner) } else { EVERYBODY.into() };
+        let share = if caller.has_section { Arc::clone(&caller.owner) } else { UNLISTED_AGENTS.into() };
         Self { name: Arc::clone(&caller.owner), share }
     }
 }

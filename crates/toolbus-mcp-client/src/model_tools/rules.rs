@@ -147,7 +147,7 @@ fn value_fits(pattern: &Pattern, text: &str) -> bool {
     }
     let is_usable = (1..=MAX_ARGUMENT).contains(&text.len()) && !text.contains(char::is_control);
     let is_option = text.starts_with('-') && !pattern.literal_prefix().starts_with('-');
-    // Programs read `..` in many places: in a path, behind `=`, in a URL.
+    // Programs read `..` in many positions: in a path, behind `=`, in a URL.
     is_usable && !is_option && !text.contains("..") && pattern.matches(text)
 }
 

@@ -1,8 +1,8 @@
 //! The two small processes that stand between the daemon and a server that it started.
 //!
 //! The daemon starts itself again by a hidden word, as a guard, which starts itself as a supervisor. Each leads a
-//! session of its own, adopts whatever is left behind by what it started, and sees the pipe to the server's standard
-//! input hang up when the daemon closes it or dies, whatever killed it. So nothing that a server starts outlives it,
+//! session of its own, adopts orphans of the processes that it started, and sees the pipe to the server's standard
+//! input hang up when the daemon closes it or dies. So nothing that a server starts outlives it,
 //! and no server outlives the daemon, also where one of the two was killed or stopped by what it watches. Each has one
 //! thread, because the parent-death signal is tied to the thread that started the child.
 
@@ -44,7 +44,7 @@ const CLOCK: Clock = Clock::SYSTEM;
 /// Exit code where the supervisor itself cannot work.
 const FAILED: u8 = 125;
 
-/// Runs as a guard or a supervisor, where the arguments (with the program's name first) say so. Absent: they do not.
+/// Runs as a guard or a supervisor, if the arguments (with the program's name first) request it; else absent.
 ///
 /// Call it first of all in `main`, while the process has one thread.
 #[must_use]
@@ -138,7 +138,7 @@ fn supervise(args: impl Iterator<Item = OsString>) -> io::Result<u8> {
 
 /// Leads a session, and adopts what loses its parent.
 fn lead() -> io::Result<()> {
-    // Fails for a leader of a group, who has no need of it.
+    // Fails for a leader of a group, which needs no session.
     let _ = setsid();
     Ok(set_child_subreaper(Some(getpid()))?)
 }
@@ -234,8 +234,8 @@ fn end_all(signals: &mut GuardSignals) -> io::Result<()> {
     }
 }
 
-/// One child that has ended, or of which `more` tells. Outer absence: there are no children; inner absence: there is
-/// nothing to tell.
+/// One child that has ended, or that `more` covers. Outer absence: there are no children; inner absence: there is
+/// nothing to report.
 fn reap(more: WaitOptions) -> io::Result<Option<Option<(Pid, WaitStatus)>>> {
     match wait(WaitOptions::NOHANG | more) {
         Ok(ended) => Ok(Some(ended)),

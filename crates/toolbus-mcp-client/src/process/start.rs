@@ -14,8 +14,8 @@ use tokio::time::timeout;
 use super::SpawnError;
 use crate::spec::StdioSpec;
 
-/// Variables of the daemon that a server gets: those that the MCP SDKs pass, and those that say where and in which
-/// language it runs. Everything else may be a secret of the daemon's.
+/// Variables of the daemon that a server gets: those that the MCP SDKs pass, and those for the locations and
+/// language of a program. Everything else may be a secret of the daemon's.
 const INHERITED: [&str; 11] =
     ["HOME", "LANG", "LOGNAME", "PATH", "SHELL", "SSL_CERT_DIR", "SSL_CERT_FILE", "TERM", "TMPDIR", "TZ", "USER"];
 /// Prefix of further such variables.

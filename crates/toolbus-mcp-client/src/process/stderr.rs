@@ -86,7 +86,7 @@ pub(super) async fn read(from: impl AsyncRead + Unpin, server: Arc<str>, tail: A
             match timeout_at(share.until.into(), lines.next()).await {
                 Ok(line) => line,
                 Err(_) => {
-                    say_left_out(&server, share.renew(clock.now()));
+                    log_left_out(&server, share.renew(clock.now()));
                     continue;
                 }
             }
@@ -96,7 +96,7 @@ pub(super) async fn read(from: impl AsyncRead + Unpin, server: Arc<str>, tail: A
         tail.push(&line);
         let now = clock.now();
         if share.until <= now {
-            say_left_out(&server, share.renew(now));
+            log_left_out(&server, share.renew(now));
         }
         if tail.is_hushed(now) {
             tracing::debug!(target: "toolbus::mcp::stderr", server = &*server, "{line}");
@@ -104,10 +104,10 @@ pub(super) async fn read(from: impl AsyncRead + Unpin, server: Arc<str>, tail: A
             tracing::info!(target: "toolbus::mcp::stderr", server = &*server, "{line}");
         }
     }
-    say_left_out(&server, share.left_out);
+    log_left_out(&server, share.left_out);
 }
 
-fn say_left_out(server: &str, lines: u64) {
+fn log_left_out(server: &str, lines: u64) {
     if lines > 0 {
         tracing::info!(target: "toolbus::mcp::stderr", server, lines, "left out lines, because there were too many");
     }

@@ -33,7 +33,7 @@ pub trait ServerControl: Send + Sync + 'static {
     /// nothing to wait for it returns at once.
     fn wake<'a>(&'a self, server: &'a ServerName, latest: Instant) -> BoxFuture<'a, ()>;
 
-    /// Adds a server, in place of any other of its name that was registered, and waits for its first connection, at
+    /// Adds a server, replaces a registered one of its name, and waits for its first connection, at
     /// most until `latest`; gives the names of its tools. Dropped half-way, the server is there or not.
     ///
     /// # Errors
@@ -45,7 +45,7 @@ pub trait ServerControl: Send + Sync + 'static {
     /// Removes a server with its tools. Returns `false` if there was none of this name.
     fn remove<'a>(&'a self, name: &'a ServerName) -> BoxFuture<'a, bool>;
 
-    /// Who added the server of this name (case-insensitive); `None` if there is none.
+    /// Origin of the server of this name (case-insensitive); `None` if there is none.
     fn origin(&self, name: &str) -> Option<ServerOrigin>;
 }
 

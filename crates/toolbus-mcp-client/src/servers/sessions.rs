@@ -129,7 +129,7 @@ impl SessionServer {
         !matches!(self.server.state(), ServerState::Ready(ready) if !ready.connected.connection.is_over())
     }
 
-    /// Replaces `failure` by one that says that the session's state is lost.
+    /// Replaces `failure` by one that reports the loss of the session's state.
     fn lost(&self, failure: ToolFailure) -> ToolFailure {
         let name = shown(self.server.name.as_str());
         let what = match failure.cause {
@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_can_take_the_name_that_was_made_for_another() {
+    fn no_name_takes_the_file_name_of_another() {
         let made = as_file_name("a/b");
         assert_ne!(as_file_name(&made), made);
         assert_eq!(as_file_name("ax-1"), "ax-1");
@@ -285,7 +285,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_name_leads_out_of_its_place(name in any::<String>(), dots in "[./\\\\a-z]{0,12}") {
+        fn no_name_leads_out_of_its_directory(name in any::<String>(), dots in "[./\\\\a-z]{0,12}") {
             for name in [name, dots] {
                 let safe = as_file_name(&name);
                 let path = Path::new("data").join(&safe).join("x");
@@ -296,7 +296,7 @@ mod tests {
         }
 
         #[test]
-        fn two_names_never_share_a_place(a in "[a./ ]{0,4}", b in "[a./ ]{0,4}") {
+        fn two_names_never_share_a_file_name(a in "[a./ ]{0,4}", b in "[a./ ]{0,4}") {
             prop_assert_eq!(as_file_name(&a) == as_file_name(&b), a == b);
         }
     }

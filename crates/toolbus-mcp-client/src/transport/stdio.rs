@@ -61,7 +61,7 @@ pub(crate) enum NotSent {
 }
 
 impl StdioTransport {
-    /// Begins to read and to write. `closing` ends both, and is cancelled when nothing comes any more; `exited` tells
+    /// Begins to read and to write. `closing` ends both, and is cancelled when nothing comes any more; `exited` reports
     /// why the server has.
     pub(crate) fn new(
         from: impl AsyncRead + Send + Unpin + 'static,

@@ -306,7 +306,7 @@ impl LearntSet {
             },
             server: self.server.as_ref().map(|server| Arc::clone(server.as_str())),
             naming: Naming::default(),
-            place: Some(SourceToolset {
+            toolset: Some(SourceToolset {
                 set: Arc::clone(&self.name),
                 prefix: Arc::clone(&self.prefix),
                 needs_session: false,

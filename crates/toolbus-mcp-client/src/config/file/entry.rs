@@ -1,4 +1,4 @@
-//! One server of the file: its fields, whatever their case, in the spellings of those who write such files.
+//! One server of the file: its fields in any case, in the spellings of the programs that read such files.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -66,7 +66,7 @@ const SPELLINGS: [(&str, &str); 37] = [
     ("prefix", "prefix"),
     ("rename", "rename"),
 ];
-/// Parts of names of keys that say which calls need no confirmation. They take no tool away.
+/// Parts of names of keys that choose the calls without confirmation. They take no tool away.
 const CONFIRMATIONS: [&str; 4] = ["approv", "alwaysallow", "trust", "confirm"];
 /// Names of fields, besides those with `tool` in them, that are likely to choose among tools.
 const CHOICES: [&str; 18] = [
@@ -94,7 +94,7 @@ const CHOICES: [&str; 18] = [
 pub(super) struct WrittenServer {
     pub(super) name: Option<String>,
     pub(super) server: Result<ServerConfig, Mistake>,
-    /// Whether the entry says that the server is disabled, whatever else is wrong with it.
+    /// Whether the entry disables the server, even if it has a mistake.
     pub(super) is_disabled: bool,
     /// Names of fields that mean nothing here, each with the nearest name that does.
     pub(super) ignored: Vec<(String, Option<&'static str>)>,
@@ -125,7 +125,7 @@ pub(super) fn read(name: Option<String>, text: &RawValue, variables: &Variables<
     });
     let mistake = fields.into_iter().find_map(|(field, value)| reader.field(field, value).err());
     let mut server = reader.server;
-    // What is said of the server itself comes before what its file says.
+    // Variables of the entry take precedence over those of its file.
     for (name, value) in reader.env_file {
         server.env.entry(name).or_insert(value);
     }

@@ -14,7 +14,7 @@ pub(super) struct ServerRefusal {
     pub(super) name: ServerName,
     pub(super) location: String,
     pub(super) mistake: String,
-    /// Whether the entry says that the server is disabled.
+    /// Whether the entry disables the server.
     pub(super) is_disabled: bool,
 }
 
@@ -22,12 +22,12 @@ impl ServersFile {
     /// Everything that is wrong.
     #[must_use]
     pub fn problems(&self) -> Vec<String> {
-        let told = self.refused.iter().filter(|refusal| !refusal.is_disabled).map(|refusal| {
+        let refused = self.refused.iter().filter(|refusal| !refusal.is_disabled).map(|refusal| {
             let ServerRefusal { name, location, mistake, .. } = refusal;
             let outcome = if self.is_used(name) { "goes on as it was" } else { "is left out" };
             format!("{location}: `{}` {outcome}: {mistake}", shown(name.as_str()))
         });
-        self.problems.iter().cloned().chain(told).collect()
+        self.problems.iter().cloned().chain(refused).collect()
     }
 
     /// Servers that go on as they were, each with what is wrong with it as it is written now.
@@ -76,7 +76,7 @@ impl ServersFile {
     }
 }
 
-/// Takes over what was said of a server before.
+/// Keeps the earlier pin level of a server.
 fn keep_pin(pins: &mut BTreeMap<ServerName, Level>, name: &ServerName, before: &BTreeMap<ServerName, Level>) {
     match before.get(name) {
         Some(pin) => drop(pins.insert(name.clone(), *pin)),

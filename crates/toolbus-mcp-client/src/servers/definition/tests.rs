@@ -12,8 +12,8 @@ fn spec() -> ServerSpec {
     }
 }
 
-fn defined(spec: &ServerSpec, place: Option<&SourceToolset>, listed: Value) -> Definitions {
-    definitions(spec, place, from_value(listed).unwrap(), Vec::new(), &Scanner::new().unwrap(), Clock::SYSTEM)
+fn defined(spec: &ServerSpec, toolset: Option<&SourceToolset>, listed: Value) -> Definitions {
+    definitions(spec, toolset, from_value(listed).unwrap(), Vec::new(), &Scanner::new().unwrap(), Clock::SYSTEM)
 }
 
 fn one(tool: Value) -> ToolDescriptor {
@@ -67,8 +67,8 @@ ToolDescriptor {
 
 #[test]
 fn a_tool_of_a_set_is_published_under_its_prefix() {
-    let place = SourceToolset { set: "files".into(), prefix: "fs".into(), needs_session: true };
-    let definitions = defined(&spec(), Some(&place), json!([{"name": "read", "inputSchema": {}}]));
+    let toolset = SourceToolset { set: "files".into(), prefix: "fs".into(), needs_session: true };
+    let definitions = defined(&spec(), Some(&toolset), json!([{"name": "read", "inputSchema": {}}]));
     let tool = &definitions.tools[0];
     assert_eq!((&*tool.name, &**tool.bare_name()), ("fs.read", "read"));
     assert_eq!(tool.toolset, Some(Membership { set: "files".into(), name: "read".into(), needs_session: true }));
@@ -89,8 +89,8 @@ fn tools_are_published_under_the_names_that_the_operator_gives_them() {
     let plain = defined(&renaming(Some("files"), &[("read", "open")]), None, listed.clone());
     assert_eq!(names(&plain), [("files_list", "list"), ("open", "read")]);
     assert_eq!(plain.tools[0].toolset, None);
-    let place = SourceToolset { set: "files".into(), prefix: "fs".into(), needs_session: false };
-    let in_set = defined(&renaming(None, &[("read", "open")]), Some(&place), listed);
+    let toolset = SourceToolset { set: "files".into(), prefix: "fs".into(), needs_session: false };
+    let in_set = defined(&renaming(None, &[("read", "open")]), Some(&toolset), listed);
     assert_eq!(names(&in_set), [("fs.list", "list"), ("fs.open", "read")]);
 }
 
@@ -216,9 +216,9 @@ fn what_the_filter_does_not_admit_is_left_out() {
 fn no_tool_of_a_server_has_the_name_of_a_management_tool_by_itself_or_in_a_set() {
     let listed =
         || json!([{"name": "mcp_invoke_tool", "inputSchema": {}}, {"name": "mcp_invoke_tools", "inputSchema": {}}]);
-    let place = SourceToolset { set: "files".into(), prefix: "fs".into(), needs_session: false };
-    for place in [None, Some(&place)] {
-        let definitions = defined(&spec(), place, listed());
+    let toolset = SourceToolset { set: "files".into(), prefix: "fs".into(), needs_session: false };
+    for toolset in [None, Some(&toolset)] {
+        let definitions = defined(&spec(), toolset, listed());
         assert_eq!(definitions.tools.len(), 1);
         insta::allow_duplicates! { insta::assert_snapshot!(shown_hidden(&definitions), @"mcp_invoke_tool: it has the name of a management tool"); }
     }
@@ -304,9 +304,9 @@ fn every_tool_of_real_servers_is_offered() {
 
 #[test]
 fn a_name_that_its_prefix_makes_too_long_is_hidden() {
-    let place = SourceToolset { set: "files".into(), prefix: "p".repeat(200).into(), needs_session: false };
+    let toolset = SourceToolset { set: "files".into(), prefix: "p".repeat(200).into(), needs_session: false };
     let listed = json!([{"name": "n".repeat(55), "inputSchema": {}}, {"name": "n".repeat(54), "inputSchema": {}}]);
-    let definitions = defined(&spec(), Some(&place), listed);
+    let definitions = defined(&spec(), Some(&toolset), listed);
     assert_eq!(definitions.tools[0].name.len(), 255);
     insta::assert_snapshot!(shown_hidden(&definitions), @"nnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnn: its name with the prefixes of tool set and server has more than 255 bytes");
 }

@@ -9,7 +9,7 @@ use super::graph::Graph;
 use super::keywords::SchemaStep;
 use super::{MAX_EXPANDED, SchemaProblem};
 
-/// Number of runs of a schema where a keyword asks what the schema has evaluated.
+/// Number of runs of a schema where a keyword depends on what the schema has evaluated.
 const LOOKING_BACK: usize = 3;
 
 /// Refuses what would not end, and what would take much longer than its arguments are long.

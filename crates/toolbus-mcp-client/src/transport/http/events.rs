@@ -16,7 +16,7 @@ use crate::transport::{LargeMessages, MAX_MESSAGE};
 
 /// Longest id of an event, in bytes; longer ones are ignored.
 const MAX_ID: usize = 1024;
-/// Range of reconnection times that a server may ask for, in milliseconds.
+/// Range of reconnection times that a server may request, in milliseconds.
 const RETRY_MS: std::ops::RangeInclusive<u64> = 500..=60_000;
 /// Room for a line that is kept for the next, in bytes.
 const KEPT_LINE: usize = 64 * 1024;
@@ -81,7 +81,7 @@ impl EventReader {
                     }
                 }
                 Ok(None) => return None,
-                Err(error) => HttpError::unanswered(&self.origin, &error),
+                Err(error) => HttpError::no_response(&self.origin, &error),
             };
             self.response = None;
             self.ready.clear();
@@ -233,8 +233,8 @@ mod tests {
 
     #[test]
     fn a_server_cannot_have_us_come_back_at_once_or_never() {
-        for (asked, granted) in [("0", 500), ("2500", 2_500), ("18446744073709551615", 60_000)] {
-            assert_eq!(parsed(&[format!("retry: {asked}\n\n").as_bytes()]), [Sse::default().retry(granted)]);
+        for (requested, granted) in [("0", 500), ("2500", 2_500), ("18446744073709551615", 60_000)] {
+            assert_eq!(parsed(&[format!("retry: {requested}\n\n").as_bytes()]), [Sse::default().retry(granted)]);
         }
     }
 
