@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn an_open_server_admits_clients_without_a_token_and_none_with_a_wrong_one() {
+    fn an_open_server_admits_anonymous_clients_but_no_wrong_token() {
         let auth = TokenAuth::new(CancellationToken::new());
         auth.replace([(agent("ana"), "s3cret")], true);
         assert_eq!(outcome(&auth, &[]), "anybody");
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_that_is_taken_away_or_given_to_another_does_not_count_any_more() {
+    fn a_removed_or_reassigned_token_is_revoked() {
         let auth = TokenAuth::new(CancellationToken::new());
         auth.replace([(agent("ana"), "one"), (agent("bea"), "two"), (agent("cleo"), "three")], true);
         let [ana, bea, cleo] = ["one", "two", "three"].map(|token| principal(&auth, &format!("Bearer {token}")));
@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_keeper_shows_of_itself_holds_no_token() {
+    fn the_debug_output_has_no_token() {
         let auth = TokenAuth::new(CancellationToken::new());
         auth.replace([(agent("ana"), "s3cret")], false);
         assert!(!format!("{auth:?}").contains("s3cret"));

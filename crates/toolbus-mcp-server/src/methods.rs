@@ -289,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_or_goes_between_two_pages_moves_no_other_entry() {
+    fn changes_between_two_pages_move_no_other_entry() {
         let mut all = keys(300);
         let (first, next) = Cursor::default().page(&all, |key| key, String::clone, |_| 1);
         all.remove(199);
@@ -299,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cursor_of_somebody_else_is_refused() {
+    fn a_foreign_cursor_is_refused() {
         for text in ["!", "a", "_w"] {
             assert_eq!(Cursor::read(Some(text)).unwrap_err().code, RpcError::INVALID_PARAMS, "{text}");
         }

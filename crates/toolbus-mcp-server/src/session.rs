@@ -412,13 +412,13 @@ mod tests {
         let ended: Vec<_> = sessions.expired().iter().map(|session| Arc::clone(&session.id)).collect();
         assert_eq!(ended, [Arc::clone(&idle.id)]);
         drop(in_flight);
-        assert!(sessions.expired().is_empty(), "it was in use until now");
+        assert!(sessions.expired().is_empty(), "in use until now");
         tokio::time::advance(Duration::from_secs(60)).await;
         assert_eq!(sessions.expired().len(), 1);
     }
 
     #[tokio::test(start_paused = true)]
-    async fn sessions_of_a_token_that_was_withdrawn_end_with_what_they_have_under_way() {
+    async fn sessions_of_a_revoked_token_end_once_idle() {
         let sessions = Sessions::new(LIMITS, Clock::SYSTEM);
         let gone = owner(1);
         let (idle, used) = (begin_of(&sessions, &gone).unwrap().0, begin_of(&sessions, &gone).unwrap().0);
@@ -433,7 +433,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn sessions_of_a_token_that_was_withdrawn_make_room_for_everybody_first() {
+    async fn sessions_of_a_revoked_token_make_room_first() {
         let sessions = Sessions::new(LIMITS, Clock::SYSTEM);
         let gone = owner(1);
         begin(&sessions, 2).unwrap();
@@ -468,7 +468,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_session_has_one_stream_the_last() {
+    async fn a_new_stream_of_a_session_ends_the_earlier_one() {
         let (session, _) = begin(&Sessions::new(LIMITS, Clock::SYSTEM), 1).unwrap();
         let (first, second) = (session.stream(), session.stream());
         assert!(first.over.is_cancelled() && !second.over.is_cancelled());
@@ -479,14 +479,14 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_session_whose_stream_has_ended_is_idle_from_then_on() {
+    async fn a_session_is_idle_from_the_end_of_its_stream() {
         let sessions = Sessions::new(LIMITS, Clock::SYSTEM);
         let (session, _) = begin(&sessions, 1).unwrap();
         let stream = session.stream();
         tokio::time::advance(Duration::from_secs(60)).await;
         assert!(sessions.expired().is_empty());
         drop(stream);
-        assert!(sessions.expired().is_empty(), "it was in use until now");
+        assert!(sessions.expired().is_empty(), "in use until now");
         tokio::time::advance(Duration::from_secs(60)).await;
         assert_eq!(sessions.expired().len(), 1);
     }

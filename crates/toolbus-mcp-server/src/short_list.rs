@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_caller_with_more_tools_and_one_that_finds_them_gets_a_short_list() {
+    fn only_a_caller_with_many_tools_and_a_finder_gets_a_short_list() {
         let lists = ShortLists::new(RULES, Clock::SYSTEM);
         assert_eq!(names(&lists, &policy(49, true), &client("a")).len(), 50);
         assert_eq!(names(&lists, &policy(50, true), &client("a")), ["search_tools"]);
