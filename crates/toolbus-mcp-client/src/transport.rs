@@ -105,7 +105,7 @@ mod tests {
     use super::{TransportFailure, *};
 
     #[test]
-    fn the_first_reason_counts_for_everyone_who_shares_it() {
+    fn the_first_reason_counts_for_every_clone() {
         let failure = TransportFailure::default();
         let shared = failure.clone();
         assert_eq!(shared.get(), None);

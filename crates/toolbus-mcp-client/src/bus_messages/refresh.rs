@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn agents_are_remembered_by_whoever_has_the_store_next() {
+    async fn remembered_agents_survive_a_restart() {
         let store: Arc<dyn Store> = Arc::new(MemoryStore::default());
         RememberedAgents::new(Arc::clone(&store), Clock::SYSTEM).note(&agent(1)).await;
         RememberedAgents::new(Arc::clone(&store), Clock::SYSTEM).note(&agent(2)).await;

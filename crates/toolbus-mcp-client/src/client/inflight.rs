@@ -189,7 +189,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn a_server_may_be_at_work_on_a_call_for_as_long_as_somebody_waits() {
+    async fn a_server_may_be_working_while_a_call_waits() {
         let busy = InFlight::default();
         assert!(!busy.may_be_working());
         let call = busy.enter();
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn calls_that_come_after_one_that_was_given_up_are_no_excuse() {
+    async fn calls_after_a_given_up_one_do_not_excuse_a_silent_server() {
         let busy = InFlight::default();
         let (first, second) = (busy.enter(), busy.enter());
         advance(FAIR_WAIT).await;

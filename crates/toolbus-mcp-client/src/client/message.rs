@@ -301,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn everything_else_is_what_the_sdk_makes_of_it() {
+    fn other_messages_are_read_as_by_the_sdk() {
         let tool = json!({ "name": "good", "inputSchema": {} });
         assert!(matches!(result_of(json!({ "_meta": {}, "tools": [tool] })), ServerResult::ListToolsResult(_)));
         assert!(matches!(result_of(json!({ "_meta": {} })), ServerResult::CallToolResult(_)));

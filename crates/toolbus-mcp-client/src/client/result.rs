@@ -292,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_result_of_a_tool_is_none() {
+    fn a_result_of_another_kind_is_no_tool_result() {
         for value in [
             json!(null),
             json!([]),

@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_wrong_or_given_twice_is_named() {
+    fn missing_wrong_and_duplicate_parameters_are_named() {
         let texts = [
             json!({}),
             json!({"server_name": ""}),
@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_would_read_is_refused() {
+    fn unknown_parameters_are_refused() {
         let only = |arguments| with(arguments, |args| args.only(&[SERVER], "Leave it out."));
         assert_eq!(only(json!({"name": "a", "env": {}, "cwd": null})), Ok(()));
         insta::assert_snapshot!(only(json!({"pa\nth": 1})).unwrap_err(), @r"Parameter 'pa\nth' is none of this tool's. Leave it out.");

@@ -359,7 +359,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn what_is_allowed_has_no_environment_no_headers_and_no_fragment() {
+    fn allowed_servers_have_no_environment_headers_or_fragment() {
         let line = RegisteredTransport::Command { command: "true".to_owned(), args: Vec::new() };
         insta::assert_debug_snapshot!(rules().transport(&line).unwrap(), @r#"
     Stdio(

@@ -19,7 +19,7 @@ use self::fixture::Fixture;
 use crate::servers::definition::is_reserved;
 
 #[test]
-fn models_are_told_the_names_of_the_issue_and_nothing_of_aliases() {
+fn schemas_have_the_documented_names_and_no_aliases() {
     let mut told = String::new();
     for tool in Fixture::new().tools {
         let descriptor = &tool.descriptor;

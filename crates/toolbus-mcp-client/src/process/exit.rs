@@ -74,7 +74,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_end_that_nobody_will_see_is_an_end_nevertheless() {
+    async fn a_dropped_sender_counts_as_an_unknown_exit() {
         let (sender, receiver) = watch::channel(None);
         let exited = Exited::new(receiver);
         drop(sender);

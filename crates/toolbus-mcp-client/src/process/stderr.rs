@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_nobody_sees_and_what_breaks_or_turns_a_line_is_escaped() {
+    async fn invisible_line_breaking_and_bidirectional_characters_are_escaped() {
         let table = [
             ("\u{1b}[31mred\u{1b}[0m", r"\u{1b}[31mred\u{1b}[0m"),
             ("a\tb\u{85}c\u{2028}d\u{2029}e", r"a\tb\u{85}c\u{2028}d\u{2029}e"),

@@ -24,7 +24,7 @@ fn spec(name: &str, origin: ServerOrigin) -> ServerSpec {
 }
 
 #[tokio::test]
-async fn a_server_of_an_operator_takes_the_place_of_one_that_a_caller_registered() {
+async fn a_configured_server_replaces_a_registered_one() {
     let bridge = Servers::new(
         Registry::new(),
         Launcher::with_helper("/no/such/helper"),

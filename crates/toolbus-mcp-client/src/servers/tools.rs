@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn there_is_room_for_so_many_tools_whoever_has_them() {
+    fn all_servers_share_one_quota_of_tools() {
         let mut quota = ToolQuota::default();
         let half = ServerUsage { tools: MAX_TOOLS / 2, bytes: 1 };
         assert_eq!(quota.reserve(&name("a"), half), Ok(()));
@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn there_is_room_for_so_many_bytes() {
+    fn all_servers_share_one_quota_of_bytes() {
         let mut quota = ToolQuota::default();
         let most = ServerUsage { tools: 1, bytes: MAX_MIB << 20 };
         assert_eq!(quota.reserve(&name("a"), most), Ok(()));

@@ -42,7 +42,7 @@ async fn an_index_looks_as_peers_expect_it() {
 }
 
 #[tokio::test]
-async fn an_agent_is_told_of_what_it_may_use_and_of_nothing_else() {
+async fn an_agent_is_notified_of_usable_servers_alone() {
     let world = Fixture::new();
     let mut agents = ["ana", "bob", "eve"].map(|agent| world.listen(&topic::mcp_servers(agent)));
     for agent in &mut agents {
@@ -64,7 +64,7 @@ async fn an_agent_is_told_of_what_it_may_use_and_of_nothing_else() {
 }
 
 #[tokio::test]
-async fn changes_are_told_as_differences() {
+async fn changes_are_published_as_differences() {
     let world = Fixture::new();
     let mut ana = world.listen(&topic::mcp_servers("ana"));
     ana.next().await;
@@ -80,7 +80,7 @@ async fn changes_are_told_as_differences() {
 }
 
 #[tokio::test]
-async fn a_request_in_the_second_of_the_start_is_answered_and_what_comes_later_follows() {
+async fn a_request_at_the_start_gets_an_index_and_later_changes() {
     let world = Fixture::new();
     let mut carl = world.listen(&topic::mcp_servers("carl"));
     // Nobody knows of him; his message is older than the daemon, by its timestamp.
@@ -92,7 +92,7 @@ async fn a_request_in_the_second_of_the_start_is_answered_and_what_comes_later_f
 }
 
 #[tokio::test]
-async fn whoever_asks_is_told_everything_again_and_servers_are_asked_too_but_not_over_and_over() {
+async fn a_request_gets_the_whole_index_and_refreshes_servers_once() {
     let world = Fixture::new();
     let mut ana = world.listen(&topic::mcp_servers("ana"));
     ana.next().await;
@@ -107,7 +107,7 @@ async fn whoever_asks_is_told_everything_again_and_servers_are_asked_too_but_not
 }
 
 #[tokio::test]
-async fn no_server_is_asked_for_an_agent_that_could_use_nothing_of_it() {
+async fn no_server_is_refreshed_for_an_agent_that_may_not_use_it() {
     let world = Fixture::new();
     let mut agents = ["eve", "bob"].map(|agent| world.listen(&topic::mcp_servers(agent)));
     for agent in &mut agents {
@@ -129,7 +129,7 @@ async fn no_server_is_asked_for_an_agent_that_could_use_nothing_of_it() {
 }
 
 #[tokio::test]
-async fn a_request_that_cannot_be_read_is_put_aside() {
+async fn an_unreadable_request_is_dead_lettered() {
     let world = Fixture::new();
     let mut dead = world.dead_letters("bus7.mcp-refresh");
     for (agent, body) in [("ana", "nonsense"), ("ana", "[]"), ("not an agent", "{}")] {
@@ -143,7 +143,7 @@ async fn a_request_that_cannot_be_read_is_put_aside() {
 }
 
 #[tokio::test]
-async fn other_messages_on_the_topic_are_nobodys() {
+async fn other_requests_on_the_topic_are_dead_lettered() {
     let world = Fixture::new();
     let mut dead = world.dead_letters("bus7.mcp-refresh");
     let request = |message_type| Request {
@@ -161,7 +161,7 @@ async fn other_messages_on_the_topic_are_nobodys() {
 }
 
 #[tokio::test]
-async fn a_thousand_agents_are_told_in_little_time() {
+async fn a_thousand_agents_are_notified_quickly() {
     let agents: Vec<AgentName> = (0..1_000).map(|n| AgentName::parse(&format!("agent{n}")).unwrap()).collect();
     let sections = agents.iter().map(|agent| (agent.clone(), AgentPolicy::default()));
     let world = Fixture::with(Policy { agents: sections.collect(), ..Policy::default() }, false);
@@ -185,7 +185,7 @@ async fn a_thousand_agents_are_told_in_little_time() {
 }
 
 #[tokio::test]
-async fn servers_with_a_tool_of_one_name_are_both_told_of_with_it() {
+async fn servers_with_a_tool_of_one_name_are_both_listed_with_it() {
     let world = Fixture::new();
     world.publish("a", &["search"]);
     world.publish("b", &["search"]);
@@ -197,7 +197,7 @@ async fn servers_with_a_tool_of_one_name_are_both_told_of_with_it() {
 }
 
 #[tokio::test]
-async fn the_agent_of_a_sidecar_is_told_at_the_start() {
+async fn the_agent_of_a_sidecar_is_notified_at_the_start() {
     let (ana, topic) = (AgentName::parse("ana").unwrap(), "tool.invoke.agent.ana".to_owned());
     let identity = Identity { sidecar: Some(Sidecar { agent: ana, topic }), ..Identity::default() };
     let world = Fixture::of(identity, Policy::default(), false, Arc::new(MemoryStore::default()), &[]);
@@ -209,7 +209,7 @@ async fn the_agent_of_a_sidecar_is_told_at_the_start() {
 }
 
 #[tokio::test]
-async fn an_agent_that_asked_is_told_again_after_a_restart_and_another_is_not() {
+async fn a_requester_is_notified_again_after_a_restart_and_no_other_agent() {
     let store: Arc<dyn Store> = Arc::new(MemoryStore::default());
     let start = || Fixture::of(Identity::default(), Policy::default(), false, Arc::clone(&store), &[]);
     let world = start();
@@ -229,7 +229,7 @@ async fn an_agent_that_asked_is_told_again_after_a_restart_and_another_is_not() 
 }
 
 #[tokio::test]
-async fn a_server_that_starts_with_its_first_use_is_told_once_and_then_its_tools() {
+async fn a_lazy_server_is_announced_once_and_then_its_tools() {
     let world = Fixture::of(Identity::default(), policy(), false, Arc::new(MemoryStore::default()), &["Lazy"]);
     let [mut ana, mut eve] = ["ana", "eve"].map(|agent| world.listen(&topic::mcp_servers(agent)));
     insta::assert_snapshot!(ana.next().await.body, @r#"{"removedServers":[],"servers":[{"displayName":null,"serverName":"Lazy","summary":"Starts on first use: its tools are not known yet. mcp_get_service_details starts it.","toolCount":0,"toolNames":[]}]}"#);

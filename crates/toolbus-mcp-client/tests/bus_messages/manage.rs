@@ -22,7 +22,7 @@ async fn details(world: &Fixture, agent: &str, server: &str) -> Value {
 }
 
 #[tokio::test]
-async fn an_answer_has_the_envelope_that_peers_expect() {
+async fn a_reply_has_the_envelope_that_peers_expect() {
     let world = world();
     let got = world.ask("ana", "GetServiceDetailsRequest", r#"{"serverName":"files"}"#).await;
     insta::assert_snapshot!(got.body, @r#"{"description":"A file system.","error":null,"serverName":"Files","tools":[{"description":"Does read_file.","name":"read_file","parametersSchema":"{\"type\":\"object\"}"},{"description":"Does write_file.","name":"write_file","parametersSchema":"{\"type\":\"object\"}"}]}"#);
@@ -35,7 +35,7 @@ async fn an_answer_has_the_envelope_that_peers_expect() {
 }
 
 #[tokio::test]
-async fn details_hold_what_the_agent_may_use_and_hidden_servers_are_unknown_ones() {
+async fn details_have_usable_tools_and_hidden_servers_look_unknown() {
     let world = world();
     insta::assert_snapshot!(details(&world, "bob", "FILES").await, @r#"{"description":"A file system.","error":null,"serverName":"Files","tools":[{"description":"Does read_file.","name":"read_file","parametersSchema":"{\"type\":\"object\"}"}]}"#);
     insta::assert_snapshot!(details(&world, "bob", "mail").await, @r#"{"error":"Server 'mail' is not connected","serverName":"mail","tools":[]}"#);
@@ -57,7 +57,7 @@ async fn a_lazy_server_is_woken_and_one_that_is_hidden_is_not() {
 }
 
 #[tokio::test]
-async fn whoever_waits_for_a_server_that_hangs_holds_up_nobody_and_waits_no_longer_than_it_says() {
+async fn a_hanging_server_delays_no_other_request() {
     let world = world();
     let mut replies = world.listen(&topic::mcp_manage_response("ana"));
     let reply_to = topic::mcp_manage_response("ana");
@@ -107,7 +107,7 @@ async fn a_request_to_add_a_server_reaches_no_tool_that_merely_has_the_name() {
 }
 
 #[tokio::test]
-async fn details_that_no_message_can_hold_are_answered_with_what_to_do_instead() {
+async fn details_too_large_for_a_message_get_an_error_with_advice() {
     let world = world();
     world.publish_described("huge", "a", "x".repeat(20 * 1024 * 1024));
     let body = details(&world, "ana", "huge").await;
@@ -116,7 +116,7 @@ async fn details_that_no_message_can_hold_are_answered_with_what_to_do_instead()
 }
 
 #[tokio::test]
-async fn a_server_is_added_and_removed_by_the_tools_that_do_so_as_their_caller_may_use_them() {
+async fn a_server_is_added_and_removed_through_the_tools_of_the_caller() {
     let world = world();
     let register =
         r#"{"serverName":"n","type":"sse","url":"https://h/sse","command":null,"args":["a"],"env":{"K":"V"}}"#;
@@ -143,7 +143,7 @@ async fn a_server_is_added_and_removed_by_the_tools_that_do_so_as_their_caller_m
 }
 
 #[tokio::test]
-async fn what_is_not_served_is_answered_with_an_error() {
+async fn unsupported_requests_get_an_error_reply() {
     let world = world();
     let all = [
         ("GetPromptRequest", r#"{"serverName":"files","promptName":"p"}"#),
@@ -176,7 +176,7 @@ ToolError {"code":"invalid_arguments","isRetryable":false,"message":"The request
 }
 
 #[tokio::test]
-async fn a_body_that_cannot_be_read_is_answered_with_an_error_that_its_sender_can_read() {
+async fn an_unreadable_body_gets_an_error_reply_of_the_expected_type() {
     let world = world();
     let mut replies = Vec::new();
     for message_type in ["GetServiceDetailsRequest", "RegisterServerRequest", "UnregisterServerRequest"] {
@@ -197,7 +197,7 @@ async fn a_body_that_cannot_be_read_is_answered_with_an_error_that_its_sender_ca
 }
 
 #[tokio::test]
-async fn a_request_without_an_address_is_put_aside_and_one_that_wants_no_answer_is_not() {
+async fn a_request_without_a_reply_address_is_dead_lettered_unless_it_needs_no_reply() {
     let world = world();
     let mut dead = world.dead_letters("bus7.mcp-manage");
     let request = |message_type, reply_to| Request {
@@ -219,7 +219,7 @@ async fn a_request_without_an_address_is_put_aside_and_one_that_wants_no_answer_
 }
 
 #[tokio::test]
-async fn where_topics_belong_to_agents_an_agent_is_answered_on_its_own_alone() {
+async fn with_own_topics_an_agent_gets_replies_on_its_own_topic_alone() {
     let world = Fixture::with(Policy::default(), true);
     let mut dead = world.dead_letters("bus7.mcp-manage");
     let mut others = world.listen(&topic::mcp_manage_response("bob"));

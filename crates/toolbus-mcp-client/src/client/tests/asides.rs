@@ -81,7 +81,7 @@ async fn a_subscription_that_ends_is_opened_again_and_counts_as_a_change() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_server_without_subscriptions_is_not_asked_again() {
+async fn a_server_without_subscriptions_gets_no_second_request() {
     let (connection, mut script, listen) = stateless(How::default()).await;
     script.refuse(&listen, -32601, "Method not found");
     tokio::time::advance(std::time::Duration::from_secs(3600)).await;
@@ -92,7 +92,7 @@ async fn a_server_without_subscriptions_is_not_asked_again() {
 }
 
 #[tokio::test]
-async fn what_is_not_offered_is_refused() {
+async fn unsupported_server_requests_are_refused() {
     let (_connection, mut script) = session(How::default()).await;
     let requests = [
         ("ping", json!({})),

@@ -22,7 +22,7 @@ async fn answered(mut response: Value) -> Result<ToolOutput, CallError> {
 }
 
 #[tokio::test]
-async fn a_call_carries_its_arguments_and_nothing_that_nobody_asked_for() {
+async fn a_call_carries_its_arguments_and_nothing_else() {
     let how = How::default();
     let (connection, mut script) = session(how.clone()).await;
     let (called, request) = sent(&connection, &mut script, call()).await;
@@ -48,7 +48,7 @@ async fn a_call_carries_its_arguments_and_nothing_that_nobody_asked_for() {
 }
 
 #[tokio::test]
-async fn a_call_to_a_server_of_the_new_generation_says_who_calls() {
+async fn a_stateless_call_names_the_client() {
     let (connection, mut script, _) = stateless(How::default()).await;
     let (called, request) = sent(&connection, &mut script, call()).await;
     assert_json_snapshot!(request["params"]["_meta"], @r#"
@@ -68,7 +68,7 @@ async fn a_call_to_a_server_of_the_new_generation_says_who_calls() {
 }
 
 #[tokio::test]
-async fn the_trace_goes_on_in_the_metadata() {
+async fn the_trace_is_passed_on_in_the_metadata() {
     let (connection, mut script) = session(How::default()).await;
     let trace = TraceContext::parse("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", Some("a=b"));
     let (_called, request) = sent(&connection, &mut script, ToolCall { trace, ..call() }).await;
@@ -81,7 +81,7 @@ async fn the_trace_goes_on_in_the_metadata() {
 }
 
 #[tokio::test]
-async fn progress_is_told_to_who_asked() {
+async fn progress_is_passed_to_the_caller() {
     let (connection, mut script) = session(How::default()).await;
     let (sink, mut reports) = ProgressSink::new();
     let (called, request) = sent(&connection, &mut script, ToolCall { progress: Some(sink), ..call() }).await;
@@ -130,7 +130,7 @@ async fn a_call_that_is_dropped_is_cancelled_at_the_server() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_passed_deadline_ends_the_call_here_and_there() {
+async fn a_passed_deadline_ends_the_call_and_cancels_it_at_the_server() {
     let how = How::default();
     let (connection, mut script) = session(how.clone()).await;
     let hasty = ToolCall { deadline: Instant::now() + Duration::from_secs(5), ..call() };
@@ -147,7 +147,7 @@ async fn a_passed_deadline_ends_the_call_here_and_there() {
 }
 
 #[tokio::test]
-async fn what_a_tool_says_of_its_own_failure_is_a_result_and_so_is_an_empty_one() {
+async fn an_error_result_and_an_empty_result_are_results() {
     let failed = json!({ "content": [{ "type": "text", "text": "no" }], "isError": true });
     for (result, output) in [(failed, ToolOutput::error("no")), (json!({}), ToolOutput::default())] {
         assert_eq!(answered(json!({ "result": result })).await.unwrap(), output);
@@ -155,7 +155,7 @@ async fn what_a_tool_says_of_its_own_failure_is_a_result_and_so_is_an_empty_one(
 }
 
 #[tokio::test]
-async fn what_is_no_result_is_told_in_words() {
+async fn a_response_without_a_result_becomes_a_failure_with_a_text() {
     let responses = [
         json!({ "error": { "code": -32602, "message": "Unknown tool: echo" } }),
         json!({ "error": { "code": -32603, "message": "disk\u{1b}[2J full" } }),
@@ -186,7 +186,7 @@ async fn what_is_no_result_is_told_in_words() {
 }
 
 #[tokio::test]
-async fn a_ping_takes_any_answer() {
+async fn a_ping_accepts_any_response() {
     let (connection, mut script) = session(How::default()).await;
     let pinging = Arc::clone(&connection);
     let pinged = tokio::spawn(async move { pinging.ping().await });

@@ -38,7 +38,7 @@ async fn calls_fail_at_once_when_the_server_goes_away() {
 }
 
 #[tokio::test]
-async fn an_answer_that_came_before_the_end_counts() {
+async fn a_response_before_the_end_counts() {
     let (connection, mut script) = session(How::default()).await;
     let (called, request) = sent(&connection, &mut script, call()).await;
     script.answer(&request, text("last words"));

@@ -73,7 +73,7 @@ async fn a_call_has_an_id_that_the_sdk_has_not() {
 }
 
 #[tokio::test]
-async fn a_call_to_a_server_of_the_new_generation_says_who_calls_and_in_which_trace() {
+async fn a_stateless_call_names_the_client_and_the_trace() {
     let (connection, mut server) = connect(SessionMode::Stateless).await;
     let trace = TraceContext::parse("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", Some("a=b"));
     let called = start(&connection, ToolCall { trace, ..call() });
@@ -95,7 +95,7 @@ async fn a_call_to_a_server_of_the_new_generation_says_who_calls_and_in_which_tr
 }
 
 #[tokio::test]
-async fn answers_find_their_calls_in_any_order_also_by_an_id_that_became_a_text() {
+async fn responses_find_their_calls_in_any_order_also_by_ids_as_strings() {
     let (connection, mut server) = connect(SessionMode::Sessions).await;
     let (first, second) = (start(&connection, call()), start(&connection, call()));
     let (of_first, of_second) = (server.expect("tools/call").await, server.expect("tools/call").await);
@@ -106,7 +106,7 @@ async fn answers_find_their_calls_in_any_order_also_by_an_id_that_became_a_text(
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_server_is_told_of_a_call_that_is_given_up_and_its_late_answer_is_nobodys() {
+async fn a_call_that_is_given_up_is_cancelled_at_the_server_and_its_late_response_dropped() {
     let (connection, mut server) = connect(SessionMode::Sessions).await;
     let dropped = start(&connection, call());
     let late = start(&connection, ToolCall { deadline: std::time::Instant::now() + Duration::from_secs(5), ..call() });
@@ -127,7 +127,7 @@ async fn the_server_is_told_of_a_call_that_is_given_up_and_its_late_answer_is_no
 }
 
 #[tokio::test]
-async fn an_answered_call_is_not_cancelled() {
+async fn a_finished_call_is_not_cancelled() {
     let (connection, mut server) = connect(SessionMode::Sessions).await;
     for _ in 0..2 {
         let called = start(&connection, call());
@@ -154,7 +154,7 @@ async fn calls_fail_at_once_when_the_connection_ends() {
 }
 
 #[tokio::test]
-async fn a_call_whose_progress_is_followed_takes_the_way_of_the_reports() {
+async fn a_call_with_progress_goes_through_the_sdk() {
     let (connection, mut server) = connect(SessionMode::Sessions).await;
     let (sink, mut reports) = ProgressSink::new();
     let called = start(&connection, ToolCall { progress: Some(sink), ..call() });

@@ -87,7 +87,7 @@ async fn a_remembered_generation_needs_no_probe() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_late_answer_to_the_probe_is_dropped() {
+async fn the_late_response_to_the_probe_is_dropped() {
     for is_refused in [false, true] {
         let (opened, mut script, probe) = probed(How::default()).await;
         let request = script.expect("initialize").await;
@@ -102,7 +102,7 @@ async fn the_late_answer_to_the_probe_is_dropped() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_server_that_starts_slowly_and_dies_of_the_probe_is_to_be_asked_without() {
+async fn a_slow_server_that_dies_of_the_probe_is_tried_without_it_next() {
     let (opened, mut script, _) = probed(How::default()).await;
     script.expect("initialize").await;
     drop(script);
@@ -110,7 +110,7 @@ async fn a_server_that_starts_slowly_and_dies_of_the_probe_is_to_be_asked_withou
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_server_of_the_new_generation_alone_that_starts_slowly_is_to_be_asked_as_such() {
+async fn a_slow_stateless_server_is_tried_as_stateless_next() {
     let (opened, mut script, probe) = probed(How::default()).await;
     let request = script.expect("initialize").await;
     script.answer(&probe, discovered());
@@ -119,14 +119,14 @@ async fn a_server_of_the_new_generation_alone_that_starts_slowly_is_to_be_asked_
 }
 
 #[tokio::test(start_paused = true)]
-async fn over_http_a_silent_server_is_to_be_asked_anew() {
+async fn over_http_a_silent_server_fails_the_probe() {
     let (opened, _script, _) = probed(How { is_tcp: true, ..How::default() }).await;
     let Err(RequestError::ProbeFailed(text)) = opened.await.unwrap() else { panic!("it was silent") };
     assert_snapshot!(text, @"the server kept silent for 1 s; `server/discover` was not answered");
 }
 
 #[tokio::test]
-async fn a_server_that_dies_of_the_probe_is_to_be_asked_without() {
+async fn a_server_that_dies_of_the_probe_fails_it() {
     let how = How::default();
     how.failure.set("the server ended with exit code 1");
     let (opened, script, _) = probed(how.clone()).await;
@@ -137,7 +137,7 @@ async fn a_server_that_dies_of_the_probe_is_to_be_asked_without() {
 }
 
 #[tokio::test]
-async fn what_is_no_answer_to_the_handshake_is_told() {
+async fn invalid_handshake_responses_are_reported() {
     let mut texts = Vec::new();
     let responses = [
         json!({ "jsonrpc": "2.0", "id": 77, "result": initialized() }),

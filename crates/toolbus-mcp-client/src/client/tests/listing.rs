@@ -48,7 +48,7 @@ fn next(cursor: Option<&str>) -> String {
 }
 
 #[tokio::test]
-async fn a_list_that_is_too_long_or_leads_nowhere_is_cut_and_it_is_told_why() {
+async fn an_endless_or_oversized_list_is_cut_with_the_reason() {
     type Page = fn(Option<&str>) -> Value;
     let many: Page = |_| json!({ "tools": (0..10_001).map(|n| tool(&format!("tool-{n}"))).collect::<Vec<_>>() });
     let leads_back: Page = |_| json!({ "tools": [tool("same")], "nextCursor": "again" });
@@ -70,7 +70,7 @@ async fn a_list_that_is_too_long_or_leads_nowhere_is_cut_and_it_is_told_why() {
 }
 
 #[tokio::test]
-async fn an_empty_cursor_leads_to_a_page_or_ends_the_list_of_a_server_that_means_none_by_it() {
+async fn an_empty_cursor_leads_to_another_page_or_ends_the_list() {
     let second = listed(|cursor| match cursor {
         None => json!({ "tools": [tool("a")], "nextCursor": "" }),
         Some(_) => json!({ "tools": [tool("b")] }),
@@ -101,7 +101,7 @@ async fn a_definition_that_cannot_be_read_hides_its_tool_alone() {
 }
 
 #[tokio::test]
-async fn tools_of_one_name_are_all_told() {
+async fn tools_of_one_name_are_all_listed() {
     let listed = listed(|_| json!({ "tools": [tool("twice"), tool("twice")] })).await;
     assert_eq!(listed.tools.len(), 2);
 }

@@ -68,7 +68,7 @@ fn start(mode: &str) -> (StdioTransport, Program) {
 }
 
 #[tokio::test]
-async fn a_program_is_spoken_to_until_it_ends() {
+async fn a_program_serves_until_it_ends() {
     let (transport, _program) = start("lenient");
     let how = How { fast_path: Some(transport.fast_path()), ..How::default() };
     let connection = open(transport, how).await.unwrap().unwrap();
@@ -86,7 +86,7 @@ async fn a_program_is_spoken_to_until_it_ends() {
 }
 
 #[tokio::test]
-async fn a_program_that_bears_no_probe_is_reached_without_one() {
+async fn a_program_that_exits_on_the_probe_is_reached_without_it() {
     let (transport, _program) = start("strict");
     assert!(matches!(open(transport, How::default()).await.unwrap(), Err(RequestError::ProbeFailed(_))));
     let (transport, _program) = start("strict");

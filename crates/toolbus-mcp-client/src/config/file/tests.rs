@@ -92,7 +92,7 @@ fn a_file_of_cursor_works_unchanged() {
 }
 
 #[test]
-fn a_file_of_vs_code_works_with_what_it_asks_a_person_from_the_environment() {
+fn a_file_of_vs_code_works_with_inputs_from_the_environment() {
     insta::assert_snapshot!(told(r#"{
   // what is asked
   "inputs": [
@@ -233,7 +233,7 @@ fn a_list_of_tools_counts_in_every_dialect() {
 }
 
 #[test]
-fn a_server_whose_list_of_tools_is_not_understood_is_left_out() {
+fn a_server_with_an_unknown_list_of_tools_is_left_out() {
     let all = [
         r#""includeTools": "read""#,
         r#""tools": {"read": true}"#,
@@ -289,7 +289,7 @@ fn servers_that_gemini_leaves_out_by_name_are_disabled() {
 }
 
 #[test]
-fn a_misspelt_member_is_told_with_the_nearest_name() {
+fn a_misspelt_field_is_reported_with_the_nearest_name() {
     insta::assert_snapshot!(told(r#"{"mcpServers": {"a": {"comand": "y", "command": "x", "heders": {}, "name": "b", "colour": "red"}}}"#), @"
     mcp.json:1:22 a: x [] Enforce
     warning: mcp.json:1:22: `a`: ignored: `comand` (did you mean `command`?), `heders` (did you mean `headers`?), `name`, `colour`
@@ -331,7 +331,7 @@ fn a_file_of_rockbot_works_unchanged() {
 }
 
 #[test]
-fn members_are_read_in_every_spelling() {
+fn fields_are_read_in_every_spelling() {
     let transports = ["streamable-http", "streamableHttp", "http", "HTTP", "sse", "streamable_http", ""];
     for (kind, expected) in
         transports.iter().zip(["Streamable", "Streamable", "Streamable", "Streamable", "Sse", "Streamable", "Detect"])
@@ -355,7 +355,7 @@ fn members_are_read_in_every_spelling() {
 }
 
 #[test]
-fn variables_stand_in_every_text_and_are_put_in_once() {
+fn variables_are_substituted_in_every_text_once() {
     insta::assert_snapshot!(told(r#"{"mcpServers": {
         "a": {"command": "${HOME}/x", "args": ["--key=${API_KEY}!", "${DOLLAR}", "${NOT:-a b}", "${EMPTY:-d}", "${EMPTY}", "$HOME", "${open"],
               "cwd": "${HOME}", "env": {"${HOME}": "${API_KEY}"}},
@@ -385,7 +385,7 @@ fn a_variable_that_is_not_there_refuses_its_server_alone() {
 }
 
 #[test]
-fn a_server_that_cannot_be_used_is_left_out_with_its_place() {
+fn an_unusable_server_is_left_out_and_reported_with_its_location() {
     insta::assert_snapshot!(told(r#"{"mcpServers": {
         "a": {},
         "b": {"command": "x", "url": "http://h/"},
@@ -455,14 +455,14 @@ fn a_server_that_cannot_be_used_is_left_out_with_its_place() {
 }
 
 #[test]
-fn a_server_that_is_refused_is_there_all_the_same() {
+fn a_refused_server_still_has_its_name() {
     let read = read(r#"{"mcpServers": {"Files": {"command": 5}}}"#);
     assert!(read.has(&ServerName::parse("files").unwrap()) && !read.has(&ServerName::parse("file").unwrap()));
     assert!(!read.is_unread());
 }
 
 #[test]
-fn a_server_that_is_refused_stays_as_it_was() {
+fn a_refused_server_keeps_its_earlier_configuration() {
     let keep = |text: &str| {
         let before =
             read(r#"{"mcpServers": {"Files": {"command": "x"}, "web": {"url": "http://h/"}, "c": {"command": "z"}}}"#);
@@ -493,7 +493,7 @@ fn a_server_that_is_refused_stays_as_it_was() {
 }
 
 #[test]
-fn what_is_hardly_meant_is_a_warning() {
+fn unlikely_settings_are_warned_of() {
     insta::assert_snapshot!(told(r#"{"mcpServers": {
         "a": {"command": "x", "allowedTools": ["p"], "deniedTools": ["q"]},
         "b": {"type": "http", "url": "http://h/", "command": "x", "args": ["y"]},
@@ -518,7 +518,7 @@ fn what_is_hardly_meant_is_a_warning() {
 }
 
 #[test]
-fn what_is_no_json_is_refused_with_its_place() {
+fn invalid_json_is_refused_with_its_location() {
     let refused = |text: &str| {
         let read = read(text);
         assert!(read.is_unread() && read.entries.is_empty() && read.warnings.is_empty());
@@ -543,7 +543,7 @@ fn servers(count: usize) -> String {
 }
 
 #[test]
-fn what_is_large_is_bounded() {
+fn servers_arguments_and_texts_are_bounded() {
     assert_eq!(read(&format!("{{\"mcpServers\": {{{}}}}}", servers(200))).entries.len(), 200);
     let with_args = |count: usize| {
         format!(r#"{{"mcpServers": {{"a": {{"command": "x", "args": [{}]}}}}}}"#, vec!["\"\""; count].join(","))
@@ -563,7 +563,7 @@ fn what_is_large_is_bounded() {
 }
 
 #[test]
-fn a_file_that_is_not_there_or_none_is_unread() {
+fn a_missing_or_irregular_file_is_unread() {
     let problem = |path: &str| {
         let read = ServersFile::read(Path::new(path), &BTreeMap::new());
         assert!(read.is_unread());
@@ -575,7 +575,7 @@ fn a_file_that_is_not_there_or_none_is_unread() {
 }
 
 #[test]
-fn a_mark_at_the_start_is_passed_over() {
+fn a_byte_order_mark_is_skipped() {
     assert_eq!(read("\u{feff}{\"mcpServers\": {\"a\": {\"command\": \"x\"}}}").entries.len(), 1);
 }
 

@@ -58,7 +58,7 @@ async fn a_tool_that_needs_no_arguments_is_called_without() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_called_is_answered_with_what_to_do_and_calls_nothing() {
+async fn an_incomplete_call_is_refused_with_advice_and_calls_nothing() {
     let world = Fixture::new();
     let with = |tool: &str, more: serde_json::Value| {
         let mut arguments = json!({"server_name": "files", "tool_name": tool});
@@ -103,7 +103,7 @@ async fn the_inner_failure_is_passed_on_as_it_is() {
 }
 
 #[tokio::test]
-async fn of_tools_that_the_caller_does_not_see_the_inner_call_speaks() {
+async fn a_hidden_tool_is_left_to_the_inner_call() {
     let world = Fixture::new();
     for (server, tool) in [("files", "write_file"), ("mail", "send_mail"), ("mcp", "mcp_invoke_tool"), ("lazy", "late")]
     {

@@ -101,7 +101,7 @@ async fn told(dispatcher: &Dispatcher, caller: &Caller, arguments: Value) -> Str
 }
 
 #[tokio::test]
-async fn the_inner_call_takes_the_only_place_and_passes_every_step_as_the_caller() {
+async fn the_inner_call_uses_the_only_slot_and_passes_every_gate_as_the_caller() {
     let world = Fixture::without_registration();
     let dispatcher = dispatcher(&world.access);
     let caller = Caller { session: Some("s1".into()), ..agent("ana") };

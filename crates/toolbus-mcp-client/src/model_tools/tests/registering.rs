@@ -64,7 +64,7 @@ async fn the_peers_forms_are_understood() {
 }
 
 #[tokio::test]
-async fn every_refusal_says_what_to_do_and_starts_nothing() {
+async fn every_refusal_has_advice_and_starts_nothing() {
     let world = Fixture::new();
     let cases = [
         json!({"command": "true"}),
@@ -144,7 +144,7 @@ async fn a_name_is_replaced_by_its_own_agent_alone() {
 }
 
 #[tokio::test]
-async fn when_the_replacement_fails_what_was_there_is_there_again() {
+async fn a_failed_replacement_restores_the_earlier_server() {
     let world = Fixture::new();
     let ana = agent("ana");
     world.register(&ana, line("x")).await;
@@ -161,7 +161,7 @@ async fn when_the_replacement_fails_what_was_there_is_there_again() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_stored_is_not_kept_and_what_cannot_be_forgotten_stays() {
+async fn a_failing_store_undoes_a_registration_or_removal() {
     let world = Fixture::new();
     let ana = agent("ana");
     world.register(&ana, line("old")).await;
@@ -189,7 +189,7 @@ async fn an_agent_registers_ten_and_all_of_them_fifty() {
 }
 
 #[tokio::test]
-async fn callers_without_a_section_share_what_one_agent_may_register() {
+async fn callers_without_a_section_share_the_quota_of_one_agent() {
     let world = Fixture::new();
     let named = |name: &str| Caller { has_section: false, ..agent(name) };
     for n in 0..10 {

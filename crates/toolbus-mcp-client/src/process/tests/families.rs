@@ -53,7 +53,7 @@ async fn nothing_is_left_of_a_server_that_ends_by_itself() {
 }
 
 #[tokio::test]
-async fn nothing_is_left_when_the_supervisor_is_told_to_end() {
+async fn nothing_is_left_when_the_supervisor_is_terminated() {
     let (process, _transport, pids) = begun(LONG, "time.sleep(1000)").await;
     signal(process.pid().try_into().unwrap(), Signal::TERM);
     assert_eq!(process.exited().await, Exit::Signal(9));

@@ -106,7 +106,7 @@ async fn limits_change_without_touching_servers() {
 }
 
 #[tokio::test]
-async fn of_two_servers_with_a_tool_of_one_name_the_first_by_name_has_it_and_one_warning_says_so() {
+async fn of_two_servers_with_a_tool_of_one_name_the_first_by_name_has_it() {
     let world = Fixture::run(&[("b", "well"), ("a", "well")]).await;
     eventually("all clashes", async || (world.bridge.shared.clashes.lock().len() == 7).then_some(())).await;
     for clash in &*world.bridge.shared.clashes.lock() {
@@ -159,7 +159,7 @@ impl DefinitionCheck for Strict {
 }
 
 #[tokio::test]
-async fn a_call_that_waits_for_its_server_is_not_run_by_one_whose_tools_are_held_back_by_then() {
+async fn a_waiting_call_is_not_run_if_its_tool_is_quarantined_meanwhile() {
     let world = Fixture::run(&[("a", "well")]).await;
     let capacity = Capacity { max_in_flight: 1, max_waiting: 1 };
     let access = PolicyHandle::new(world.registry.clone(), Identity::default(), Policy::default(), capacity);

@@ -44,7 +44,7 @@ async fn a_call_that_only_reads_is_repeated_once_and_no_other_is() {
 }
 
 #[tokio::test]
-async fn a_server_that_answers_no_ping_is_started_again() {
+async fn a_server_without_ping_responses_is_restarted() {
     let world = Fixture::run(&[("a", "well")]).await;
     let pid = world.call("pid").await.unwrap();
     stop(&pid);
@@ -56,7 +56,7 @@ async fn a_server_that_answers_no_ping_is_started_again() {
 }
 
 #[tokio::test]
-async fn a_server_that_is_busy_may_leave_pings_without_an_answer() {
+async fn a_busy_server_may_leave_pings_without_a_response() {
     let world = Fixture::run(&[("a", "well"), ("b", "well")]).await;
     let waiting = tokio::spawn(world.begin("wait", Instant::now() + Duration::from_secs(60)));
     eventually("the call", async || world.noted("a", "calls").pop()).await;
@@ -70,7 +70,7 @@ async fn a_server_that_is_busy_may_leave_pings_without_an_answer() {
 }
 
 #[tokio::test]
-async fn a_server_that_answers_nobody_is_started_again_however_many_calls_wait_for_it() {
+async fn a_silent_server_is_restarted_even_while_calls_wait() {
     let world = Fixture::run(&[("a", "well")]).await;
     let mut calls = tokio::task::JoinSet::new();
     eventually("another process", async || {

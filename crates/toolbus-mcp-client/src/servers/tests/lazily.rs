@@ -153,7 +153,7 @@ async fn no_server_is_started_for_a_name_that_it_cannot_offer() {
 }
 
 #[tokio::test]
-async fn a_name_that_nobody_has_is_waited_for_while_something_may_come() {
+async fn an_unknown_name_is_waited_for_while_a_server_may_have_it() {
     let world = Fixture::new();
     world.touch("broken");
     world.apply([world.server("a", "well"), ServerSpec { is_disabled: true, ..world.server("b", "well") }]);
@@ -179,7 +179,7 @@ async fn a_tool_is_waited_for_until_its_own_server_has_brought_it() {
 }
 
 #[tokio::test]
-async fn a_name_that_nobody_has_is_not_waited_for_until_a_handshake_is_over() {
+async fn an_unknown_name_is_not_waited_for_until_the_end_of_a_handshake() {
     let world = Fixture::with_timeouts(Timeouts { arrival: Duration::from_millis(100), ..HASTE });
     world.apply([world.server("a", "mute"), world.lazy("b")]);
     assert!(world.expect("ana", Lookup::Name, "unknown").await);

@@ -142,7 +142,7 @@ fn silence() -> Option<Response> {
 }
 
 #[tokio::test]
-async fn calls_of_a_session_that_was_forgotten_are_lost_and_one_that_only_reads_is_repeated() {
+async fn calls_of_a_forgotten_session_are_lost_and_read_only_ones_repeated() {
     let remote = Remote::start(|request, number| match request["params"]["name"].as_str() {
         Some("expire") if number == 1 => not_found(),
         Some("echo" | "reads") if number == 1 => silence(),
@@ -177,7 +177,7 @@ async fn the_tools_of_a_server_that_forgot_its_session_are_listed_again() {
 }
 
 #[tokio::test]
-async fn a_server_that_answers_every_ping_with_a_status_is_connected_to_anew() {
+async fn a_server_that_refuses_pings_with_a_status_is_reconnected() {
     let remote = Remote::start(|request, number| match request["method"].as_str() {
         // As servers of the Python SDK say that they do not know a session.
         Some("ping") if number <= 2 => Some(StatusCode::BAD_REQUEST.into_response()),

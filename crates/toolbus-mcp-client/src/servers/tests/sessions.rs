@@ -55,7 +55,7 @@ impl Desk {
 }
 
 #[tokio::test]
-async fn a_session_whose_server_died_says_once_that_what_it_held_is_lost() {
+async fn the_loss_of_a_session_is_reported_once() {
     let desk = Desk::new(None).await;
     let pid = desk.call("pid", "s").await.unwrap();
     kill(&pid);
@@ -104,7 +104,7 @@ async fn a_session_that_a_server_over_http_forgot_is_lost_and_its_call_is_not_re
 }
 
 #[tokio::test]
-async fn the_server_of_a_session_is_not_asked_for_its_tools_nor_each_time_how_it_is_spoken_to() {
+async fn a_session_server_gets_no_probe_and_no_listing_request() {
     let desk = Desk::new(None).await;
     desk.call("pid", "one").await.unwrap();
     desk.world.remove("a.asked");
@@ -114,7 +114,7 @@ async fn the_server_of_a_session_is_not_asked_for_its_tools_nor_each_time_how_it
 }
 
 #[tokio::test]
-async fn directories_are_made_for_a_session_and_one_that_cannot_be_made_is_told_to_operators() {
+async fn session_directories_are_made_and_failures_reported_to_operators() {
     let desk = Desk::new(Some("desks/{agent}/{session}")).await;
     desk.call("pid", "s").await.unwrap();
     let made = desk.world.folder.path().join("desks/ana/s");

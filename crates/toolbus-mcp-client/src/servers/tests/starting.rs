@@ -107,7 +107,7 @@ async fn a_call_waits_for_a_server_that_is_being_connected_to_until_its_deadline
 }
 
 #[tokio::test]
-async fn what_a_server_writes_about_the_probe_is_kept_and_not_logged() {
+async fn standard_error_about_the_probe_is_kept_and_not_logged() {
     let world = Fixture::new();
     let log = world.folder.path().join("log");
     let writer = Arc::new(std::fs::File::create(&log).unwrap());

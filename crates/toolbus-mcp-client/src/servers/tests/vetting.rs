@@ -2,7 +2,7 @@ use super::fixture::Fixture;
 use crate::servers::ServerControl as _;
 
 #[tokio::test]
-async fn what_a_server_says_is_cleaned_and_it_and_its_tools_are_marked_where_they_are_suspect() {
+async fn texts_of_a_server_are_cleaned_and_suspect_ones_marked() {
     let world = Fixture::run(&[("a", "poisoned"), ("b", "well")]).await;
     let status = world.status("a");
     let suspect: Vec<String> = status

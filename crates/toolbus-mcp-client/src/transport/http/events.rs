@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn an_event_is_the_same_however_it_is_cut_and_whatever_ends_its_lines() {
+    fn an_event_is_the_same_for_any_chunks_and_line_ends() {
         let expected = [Sse::default().event("message").id("7").data("{\"a\":1}\n{\"b\":2}"), Sse::default().data("ü")];
         for end in ["\n", "\r", "\r\n"] {
             let text = "\u{feff}event: message\nid:7\ndata: {\"a\":1}\ndata:{\"b\":2}\n\n: note\ndata: ü\n\n";
@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_cannot_have_us_come_back_at_once_or_never() {
+    fn reconnection_times_are_bounded() {
         for (requested, granted) in [("0", 500), ("2500", 2_500), ("18446744073709551615", 60_000)] {
             assert_eq!(parsed(&[format!("retry: {requested}\n\n").as_bytes()]), [Sse::default().retry(granted)]);
         }

@@ -87,7 +87,7 @@ async fn messages_are_lines_of_json() {
 }
 
 #[tokio::test]
-async fn a_message_that_comes_in_pieces_is_one_even_if_nobody_waits_all_the_time() {
+async fn a_message_in_pieces_survives_cancelled_receives() {
     let (mut transport, mut server) = connect();
     for piece in [&b"{\"jsonrpc\":\"2.0\","[..], b"\"id\":1,\"res", b"ult\":{}}"] {
         server.output.write_all(piece).await.unwrap();
@@ -179,7 +179,7 @@ async fn a_message_among_lines_that_are_none_starts_the_count_again() {
 }
 
 #[tokio::test]
-async fn the_server_waits_when_nobody_takes_its_messages() {
+async fn the_server_waits_while_its_messages_are_not_received() {
     let (mut transport, mut server) = connect();
     let line = format!("{{\"jsonrpc\":\"2.0\",\"id\":1,\"result\":{{\"x\":\"{}\"}}}}\n", "x".repeat(3 * 1024 * 1024));
     let sent = Arc::new(std::sync::atomic::AtomicUsize::new(0));
@@ -221,7 +221,7 @@ async fn the_end_of_the_output_is_explained_by_the_end_of_the_server() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn closing_writes_what_is_queued_but_waits_for_nobody_who_does_not_read() {
+async fn closing_flushes_the_queue_but_does_not_wait_for_a_server_that_does_not_read() {
     let (mut transport, server) = connect();
     for id in 0..40 {
         let text = "x".repeat(1000);
@@ -238,7 +238,7 @@ async fn closing_writes_what_is_queued_but_waits_for_nobody_who_does_not_read() 
 }
 
 #[tokio::test]
-async fn long_notifications_are_dropped_and_what_comes_between_them_is_read() {
+async fn long_notifications_are_dropped_and_responses_between_them_read() {
     let (mut transport, server) = connect();
     let notice = format!(
         "{{\"jsonrpc\":\"2.0\",\"method\":\"notifications/message\",\"params\":{{\"data\":\"{}\"}}}}\n",

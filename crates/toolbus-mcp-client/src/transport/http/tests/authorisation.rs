@@ -76,7 +76,7 @@ async fn refused(credential: Option<Credential>, answer: fn(&Asked) -> Response)
 }
 
 #[tokio::test]
-async fn a_refusal_says_what_to_configure_and_nothing_that_the_server_wrote() {
+async fn a_refusal_has_advice_and_no_text_of_the_server() {
     let plain: fn(&Asked) -> Response = |_| status(401, "hunter2");
     let challenge: fn(&Asked) -> Response =
         |_| challenged(401, r#"Bearer realm="hunter2", resource_metadata="https://evil/""#);

@@ -68,7 +68,7 @@ async fn a_server_that_takes_messages_at_its_url_speaks_streamable_http() {
 }
 
 #[tokio::test]
-async fn a_server_that_does_not_is_asked_for_a_stream() {
+async fn a_server_that_refuses_posts_is_tried_as_sse() {
     for code in [400, 404, 405] {
         let server = Server::start(move |asked| only_sse(asked, code)).await;
         let opener = opener(&server.url, HttpKind::Detect, None);
@@ -80,7 +80,7 @@ async fn a_server_that_does_not_is_asked_for_a_stream() {
 }
 
 #[tokio::test]
-async fn a_server_that_is_replaced_by_one_that_speaks_the_other_is_found_out() {
+async fn a_change_of_transport_is_detected_after_a_failure() {
     let (server, is_replaced) = replaced(|asked| only_sse(asked, 405), orderly).await;
     let opener = opener(&server.url, HttpKind::Detect, None);
     opener.open().await.unwrap();
@@ -91,7 +91,7 @@ async fn a_server_that_is_replaced_by_one_that_speaks_the_other_is_found_out() {
 }
 
 #[tokio::test]
-async fn a_page_in_place_of_a_server_is_not_taken_for_one() {
+async fn a_web_page_is_not_remembered_as_a_server() {
     let page = |_: &Asked| ([("content-type", "text/html")], "<h1>Back soon</h1>").into_response();
     let (server, is_there) = replaced(page, |asked| only_sse(asked, 405)).await;
     let opener = opener(&server.url, HttpKind::Detect, None);
@@ -102,7 +102,7 @@ async fn a_page_in_place_of_a_server_is_not_taken_for_one() {
 }
 
 #[tokio::test]
-async fn what_was_found_out_is_forgotten_when_no_connection_comes_of_it() {
+async fn a_detected_transport_is_forgotten_after_a_failed_connection() {
     let (server, is_replaced) = replaced(orderly, |asked| only_sse(asked, 405)).await;
     let spec = ServerSpec::of_tests("remote", TransportSpec::Http(endpoint(&server.url, HttpKind::Detect)));
     let observer: Arc<dyn McpClientEvents> = Arc::new(Discard);
@@ -131,7 +131,7 @@ async fn nothing_is_remembered_of_a_server_that_speaks_neither() {
 }
 
 #[tokio::test]
-async fn what_is_configured_is_not_probed() {
+async fn a_configured_transport_is_not_probed() {
     let server = Server::start(orderly).await;
     for (kind, name) in [(HttpKind::Streamable, "http"), (HttpKind::Sse, "sse")] {
         let opener = opener(&server.url, kind, None);
@@ -156,7 +156,7 @@ async fn a_session_that_a_probe_opened_is_deleted() {
 }
 
 #[tokio::test]
-async fn a_server_that_does_not_answer_a_probe_is_given_up() {
+async fn a_server_without_a_response_to_a_probe_is_given_up() {
     let server = Server::slow(|_| {
         tokio::time::pause();
         Box::pin(std::future::pending())

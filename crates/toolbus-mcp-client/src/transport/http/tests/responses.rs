@@ -38,7 +38,7 @@ fn by_both_ways(asked: &Asked, result: &Value) -> Response {
 }
 
 #[tokio::test]
-async fn json_and_events_are_answers() {
+async fn json_and_events_are_responses() {
     let server =
         answering(|asked| by_both_ways(asked, &said(if asked.id() == 1 { "by JSON" } else { "by event" }))).await;
     let mut transport = begun(&server.url).await;
@@ -52,7 +52,7 @@ async fn json_and_events_are_answers() {
 }
 
 #[tokio::test]
-async fn an_event_is_the_answer_that_the_same_json_would_be() {
+async fn an_event_is_read_like_the_same_json() {
     let tools = json!([{ "name": "bad" }]);
     let table = [
         json!({ "jsonrpc": "2.0", "id": 1, "result": said("text"), "error": null }),
@@ -119,7 +119,7 @@ fn crowded() -> Value {
 }
 
 #[tokio::test]
-async fn an_answer_of_too_many_values_fails_the_call_with_a_text() {
+async fn a_response_of_too_many_values_fails_the_call_with_a_text() {
     let server = answering(|asked| by_both_ways(asked, &crowded())).await;
     let mut transport = begun(&server.url).await;
     let error = transport.send(call(1)).await.unwrap_err();
@@ -152,7 +152,7 @@ async fn resumed(result: impl Display) -> Value {
 }
 
 #[tokio::test]
-async fn an_answer_of_too_many_values_that_comes_by_a_resumed_stream_fails_the_call() {
+async fn a_response_of_too_many_values_by_a_resumed_stream_fails_the_call() {
     let response = resumed(crowded()).await;
     assert_eq!(response["id"], 1);
     assert_eq!(response["error"]["message"], "its server sent an event of more than 500000 values. Ask for less.");
@@ -173,7 +173,7 @@ async fn the_body_of_a_refusal_is_not_read_for_long() {
 }
 
 #[tokio::test]
-async fn an_answer_that_is_none_fails_the_call_at_once() {
+async fn an_invalid_response_fails_the_call_at_once() {
     let other_id = json!({ "jsonrpc": "2.0", "id": 99, "result": said("for somebody else") }).to_string();
     let table = [
         ("application/json", "", "JSON that is no answer to the request"),
@@ -210,7 +210,7 @@ fn deep() -> String {
 }
 
 #[tokio::test]
-async fn an_event_that_cannot_be_read_is_an_answer_without_a_result() {
+async fn an_unreadable_event_is_a_response_without_a_result() {
     for result in [deep(), r#"{"content":"\ud83d"}"#.to_owned()] {
         for head in ["", "id: 1\n"] {
             let result = result.clone();
@@ -224,7 +224,7 @@ async fn an_event_that_cannot_be_read_is_an_answer_without_a_result() {
 }
 
 #[tokio::test]
-async fn an_answer_that_cannot_be_read_comes_by_a_stream_that_was_resumed_as_well() {
+async fn an_unreadable_response_by_a_resumed_stream_has_no_result() {
     assert_eq!(resumed(deep()).await, json!({ "jsonrpc": "2.0", "id": 1, "result": null }));
 }
 
@@ -242,7 +242,7 @@ async fn one_definition_in_an_event_that_is_nested_too_deep_does_not_hide_the_ot
 }
 
 #[tokio::test]
-async fn a_stream_that_ends_without_the_answer_fails_the_call() {
+async fn a_stream_that_ends_without_the_response_fails_the_call() {
     for text in ["", "data: {}\n\n", "data: half"] {
         let response = answer_of(&answering(move |_| events(text)).await).await;
         assert_eq!((&response["id"], &response["error"]["code"]), (&json!(1), &json!(-32603)), "{text}");
@@ -263,7 +263,7 @@ async fn the_error_of_a_refusal_is_passed_on_with_the_id_of_the_request() {
 }
 
 #[tokio::test]
-async fn discovery_that_is_refused_with_a_status_is_answered_by_an_error() {
+async fn discovery_that_is_refused_with_a_status_ends_with_an_error() {
     let discover = || {
         let meta = json!({
             "io.modelcontextprotocol/protocolVersion": "2026-07-28",
@@ -312,7 +312,7 @@ async fn until(count: usize, open: &AtomicUsize) {
 }
 
 #[tokio::test]
-async fn a_call_that_hangs_holds_up_no_other_and_ends_when_it_is_cancelled() {
+async fn a_hanging_call_delays_no_other_and_ends_when_cancelled() {
     for has_head in [true, false] {
         let (server, open) = hanging(has_head, is_first_call).await;
         let mut transport = begun(&server.url).await;
@@ -359,7 +359,7 @@ async fn a_handshake_that_hangs_ends_with_the_connection() {
 }
 
 #[tokio::test]
-async fn a_handshake_that_is_cut_short_says_why() {
+async fn a_handshake_that_is_cut_short_has_a_reason() {
     let server = Server::start(|_| events(Body::from(format!("data: {}\n\n", "x".repeat(LIMIT + 1))))).await;
     let mut transport = open(&server.url, HttpKind::Streamable).await.unwrap();
     transport.send(super::initialize()).await.unwrap();
@@ -412,7 +412,7 @@ async fn a_hundred_calls_are_on_their_way_at_a_time() {
 }
 
 #[tokio::test]
-async fn a_large_answer_is_read_where_results_have_room_for_it() {
+async fn a_large_response_is_read_where_results_have_room_for_it() {
     let text = "x".repeat(LIMIT + 1);
     let server = answering(move |asked| by_both_ways(asked, &said(&text))).await;
     let budget = ResultBudget::new(32 << 20, 32 << 20);

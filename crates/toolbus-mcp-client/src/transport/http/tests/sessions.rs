@@ -26,7 +26,7 @@ async fn a_session_that_the_server_forgot_is_opened_again_and_the_call_repeated(
 }
 
 #[tokio::test]
-async fn a_server_that_forgot_a_session_may_say_so_in_words_alone() {
+async fn a_forgotten_session_is_recognised_by_the_error_text() {
     let table = [(-32000, "Bad Request: No valid session ID provided", 2), (-32602, "session_id is not a number", 1)];
     for (code, message, sessions) in table {
         let calls = AtomicUsize::new(0);
@@ -119,7 +119,7 @@ async fn streams_that_soon_end_count_as_one_change_a_minute() {
 }
 
 #[tokio::test]
-async fn a_server_without_a_stream_of_notifications_is_as_good() {
+async fn a_server_without_a_stream_of_notifications_works() {
     for code in [400, 404, 405, 501] {
         let server = Server::streaming(move |_| status(code, "no")).await;
         let mut transport = begun(&server.url).await;
@@ -130,7 +130,7 @@ async fn a_server_without_a_stream_of_notifications_is_as_good() {
 }
 
 #[tokio::test]
-async fn a_stream_that_always_ends_is_not_asked_for_without_pause() {
+async fn a_stream_that_always_ends_is_requested_again_after_a_pause() {
     let server = Server::streaming(|_| events("id: 1\nretry: 0\n\n")).await;
     let began = Instant::now();
     let mut transport = begun(&server.url).await;

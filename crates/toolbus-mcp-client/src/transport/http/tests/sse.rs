@@ -53,7 +53,7 @@ async fn opened(server: &Server, writer: &Writer) -> HttpTransport {
 }
 
 #[tokio::test]
-async fn messages_are_posted_where_the_stream_says_and_answers_come_by_the_stream() {
+async fn messages_are_posted_to_the_announced_address_and_responses_come_by_the_stream() {
     let (server, writer) = written(|| status(202, "Accepted")).await;
     let mut transport = opened(&server, &writer).await;
     transport.send(call(1)).await.unwrap();
@@ -66,14 +66,14 @@ async fn messages_are_posted_where_the_stream_says_and_answers_come_by_the_strea
 }
 
 #[tokio::test]
-async fn an_event_that_means_nothing_may_come_before_the_place_to_post_to() {
+async fn an_unknown_event_may_come_before_the_address() {
     let (server, writer) = written(|| status(202, "Accepted")).await;
     writer.write("event: ping\ndata: 1\n\n");
     opened(&server, &writer).await;
 }
 
 #[tokio::test]
-async fn an_answer_is_whole_whoever_stops_waiting_for_it() {
+async fn a_response_is_whole_even_if_its_receiver_gives_up() {
     let (server, writer) = written(|| status(202, "")).await;
     let mut transport = opened(&server, &writer).await;
     let response = json!({ "jsonrpc": "2.0", "id": 1, "result": said("hello") }).to_string();
@@ -112,7 +112,7 @@ async fn messages_are_never_posted_to_another_origin() {
 }
 
 #[tokio::test]
-async fn a_stream_begins_with_where_to_post_messages() {
+async fn a_stream_must_begin_with_the_address() {
     let message = json!({ "jsonrpc": "2.0", "method": "notifications/tools/list_changed" });
     let long = format!("event: endpoint\ndata: /{}\n\n", "x".repeat(5000));
     for text in
@@ -128,7 +128,7 @@ async fn a_stream_begins_with_where_to_post_messages() {
 }
 
 #[tokio::test]
-async fn what_is_no_stream_of_events_is_refused() {
+async fn a_response_that_is_no_event_stream_is_refused() {
     type Answer = fn() -> Response;
     let table: [(Answer, &str); 3] = [
         (|| status(404, "no"), "answered HTTP 404; check the path of its URL, and its transport"),
@@ -161,7 +161,7 @@ async fn comments_without_end_are_not_waited_for() {
 }
 
 #[tokio::test]
-async fn the_end_of_the_stream_is_the_end_of_the_connection_and_says_why() {
+async fn the_end_of_the_stream_ends_the_connection_with_a_reason() {
     let huge = format!("data: {}\n\n", "x".repeat(17 * 1024 * 1024));
     let crowded = format!("data: [{}0]\n\n", "0,".repeat(MAX_VALUES));
     let garbage = "data: {half\n\n".repeat(1001);
@@ -195,7 +195,7 @@ async fn a_few_events_that_are_no_messages_are_left_out() {
 }
 
 #[tokio::test]
-async fn a_message_that_is_not_taken_is_an_error() {
+async fn a_message_that_is_not_accepted_is_an_error() {
     for (code, cause) in [(503, Cause::Unavailable), (401, Cause::AuthRequired), (404, Cause::Failed)] {
         let (server, writer) = written(move || status(code, "no")).await;
         let mut transport = opened(&server, &writer).await;

@@ -58,7 +58,7 @@ async fn connect(server: &Server, tokens: &Server) -> HttpTransport {
 }
 
 #[tokio::test]
-async fn a_token_is_asked_for_as_the_standard_has_it_and_kept() {
+async fn a_token_is_requested_as_standardised_and_kept() {
     let (tokens, server) = (token_endpoint(3600).await, demanding(&Arc::default()).await);
     let mut transport = connect(&server, &tokens).await;
     transport.send(call(1)).await.unwrap();
@@ -150,7 +150,7 @@ async fn useless(body: impl Into<String>) -> String {
 }
 
 #[tokio::test]
-async fn an_answer_without_a_usable_token_is_refused() {
+async fn a_response_without_a_usable_token_is_refused() {
     for garbage in ["", "<html>", "[]", "{}", r#"{"access_token":7}"#] {
         let text = useless(garbage).await;
         insta::allow_duplicates! {
@@ -163,7 +163,7 @@ async fn an_answer_without_a_usable_token_is_refused() {
 }
 
 #[tokio::test]
-async fn a_refusal_is_told_by_its_code_and_by_no_other_word() {
+async fn a_token_refusal_is_reported_by_its_code_alone() {
     let refusal = async |code: u16, body: &'static str| without_token(move |_| status(code, body)).await.to_string();
     insta::assert_snapshot!(refusal(401, r#"{"error":"invalid_client","error_description":"hunter2"}"#).await, @"the token endpoint at ORIGIN gives no token: it answered HTTP 401 invalid_client; check the client's id, secret and scopes");
     insta::assert_snapshot!(refusal(400, r#"{"error":"hunter2"}"#).await, @"the token endpoint at ORIGIN gives no token: it answered HTTP 400 without a known error code; check the client's id, secret and scopes");
@@ -184,7 +184,7 @@ async fn a_token_endpoint_that_redirects_does_not_get_the_secret_sent_elsewhere(
 }
 
 #[tokio::test]
-async fn an_answer_without_end_is_not_read() {
+async fn an_endless_token_response_is_not_read() {
     let sent = Arc::new(AtomicUsize::new(0));
     let counter = Arc::clone(&sent);
     let error = without_token(move |_| Response::new(endless("xxxxxxxxxxxxxxxx", &counter))).await;
@@ -205,7 +205,7 @@ async fn a_token_endpoint_that_hangs_is_given_up() {
 }
 
 #[tokio::test]
-async fn those_who_wait_for_a_fetch_that_fails_do_not_each_try_again() {
+async fn waiting_requests_share_a_failed_token_fetch() {
     let tokens = Server::start(|_| status(503, "")).await;
     let server = Server::start(orderly).await;
     let opener = opener(&server.url, HttpKind::Sse, grant(&tokens.url));
