@@ -36,8 +36,7 @@ async fn a_configured_server_replaces_a_registered_one() {
     let known: Vec<_> = bridge.status().into_iter().map(|server| (server.name, server.origin)).collect();
     let expected = [("Files", "configuration"), ("git", "registration")];
     assert_eq!(known, expected.map(|(name, origin)| (name.to_owned(), origin.to_owned())));
-    eventually("nobody to keep the one that was replaced", async || (bridge.shared.tasks.len() == 2).then_some(()))
-        .await;
+    eventually("the replaced one to be released", async || (bridge.shared.tasks.len() == 2).then_some(())).await;
     bridge.shutdown().await;
     assert!(bridge.shared.tasks.is_empty());
 }

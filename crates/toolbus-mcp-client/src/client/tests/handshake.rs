@@ -9,7 +9,7 @@ use super::{How, Script, discovered, initialized, open, probed, session, statele
 use crate::client::{RequestError, SessionMode};
 
 async fn finish(script: &mut Script, request: &Value) {
-    script.answer(request, initialized());
+    script.respond(request, initialized());
     script.expect("notifications/initialized").await;
 }
 
@@ -71,7 +71,7 @@ async fn a_server_of_the_new_generation_is_not_initialized() {
       }
     }
     "#);
-    script.answer(&probe, discovered());
+    script.respond(&probe, discovered());
     let connection = opened.await.unwrap().unwrap();
     assert_eq!(connection.session_mode(), SessionMode::Stateless);
     assert_eq!(connection.server_info().protocol_version, "2026-07-28");
@@ -94,7 +94,7 @@ async fn the_late_response_to_the_probe_is_dropped() {
         if is_refused {
             script.refuse(&probe, -32601, "Method not found");
         } else {
-            script.answer(&probe, discovered());
+            script.respond(&probe, discovered());
         }
         finish(&mut script, &request).await;
         assert_eq!(opened.await.unwrap().unwrap().session_mode(), SessionMode::Sessions);
@@ -113,7 +113,7 @@ async fn a_slow_server_that_dies_of_the_probe_is_tried_without_it_next() {
 async fn a_slow_stateless_server_is_tried_as_stateless_next() {
     let (opened, mut script, probe) = probed(How::default()).await;
     let request = script.expect("initialize").await;
-    script.answer(&probe, discovered());
+    script.respond(&probe, discovered());
     script.refuse(&request, -32601, "Method not found");
     assert_eq!(opened.await.unwrap().err().and_then(|error| error.next()), Some(SessionMode::Stateless));
 }
@@ -151,7 +151,7 @@ async fn invalid_handshake_responses_are_reported() {
         let (wire, mut script) = wire();
         let opened = open(wire, How { session_mode: Some(SessionMode::Sessions), ..How::default() });
         script.expect("initialize").await;
-        script.say(response);
+        script.send(response);
         match opened.await.unwrap() {
             Err(RequestError::Failed(text)) => texts.push(text),
             other => panic!("{:?}", other.err()),
@@ -182,7 +182,7 @@ async fn nothing_is_left_of_a_handshake_that_takes_too_long() {
     handle.abort();
     script.expect("server/discover").await;
     script.expect("initialize").await;
-    eventually("the transport is dropped", async || script.say.is_closed().then_some(())).await;
+    eventually("the transport is dropped", async || script.sender.is_closed().then_some(())).await;
 }
 
 #[tokio::test]
@@ -194,8 +194,8 @@ async fn roots_are_offered_only_where_there_are_some() {
     assert_eq!(request["params"]["capabilities"], json!({ "roots": {} }));
     finish(&mut script, &request).await;
     let _connection = opened.await.unwrap().unwrap();
-    script.say(json!({ "jsonrpc": "2.0", "id": "r1", "method": "roots/list" }));
-    assert_json_snapshot!(script.hear().await, @r#"
+    script.send(json!({ "jsonrpc": "2.0", "id": "r1", "method": "roots/list" }));
+    assert_json_snapshot!(script.receive().await, @r#"
     {
       "id": "r1",
       "jsonrpc": "2.0",

@@ -10,7 +10,7 @@ fn tool(name: &str) -> Value {
     json!({ "name": name, "inputSchema": { "type": "object" } })
 }
 
-/// Lists the tools of a server that answers each request with what `page` makes of its cursor.
+/// Lists the tools of a server that responds to each request with the page of its cursor.
 async fn listed(page: impl Fn(Option<&str>) -> Value) -> ServerListing {
     let (connection, mut script) = session(How::default()).await;
     let listing = tokio::spawn(async move { connection.list_tools().await });
@@ -19,9 +19,9 @@ async fn listed(page: impl Fn(Option<&str>) -> Value) -> ServerListing {
 }
 
 async fn serve(script: &mut Script, page: impl Fn(Option<&str>) -> Value) {
-    while let Some(request) = script.heard.recv().await {
+    while let Some(request) = script.received.recv().await {
         if request["method"] == "tools/list" {
-            script.answer(&request, page(request["params"]["cursor"].as_str()));
+            script.respond(&request, page(request["params"]["cursor"].as_str()));
         }
     }
 }
@@ -118,8 +118,8 @@ async fn a_server_without_tools_has_none() {
 #[tokio::test(start_paused = true)]
 async fn a_server_that_does_not_list_is_left_after_half_a_minute() {
     let (connection, mut script) = session(How::default()).await;
-    let asked = Arc::clone(&connection);
-    let listing = tokio::spawn(async move { asked.list_tools().await });
+    let lister = Arc::clone(&connection);
+    let listing = tokio::spawn(async move { lister.list_tools().await });
     script.expect("tools/list").await;
     let Err(RequestError::Failed(text)) = listing.await.unwrap() else { panic!("nothing was listed") };
     assert_snapshot!(text, @"the server did not list its tools within 30 s");

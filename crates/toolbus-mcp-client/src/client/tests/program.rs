@@ -52,7 +52,7 @@ for line in sys.stdin:
 /// A program that runs until it is dropped.
 struct Program {
     _child: Child,
-    /// Nobody tells how it ended.
+    /// Keeps the exit unknown.
     _exit: watch::Sender<Option<Exit>>,
 }
 
@@ -61,10 +61,10 @@ fn start(mode: &str) -> (StdioTransport, Program) {
     command.args(["-c", SERVER, mode]).stdin(Stdio::piped()).stdout(Stdio::piped()).kill_on_drop(true);
     let mut child = command.spawn().unwrap();
     let (from, to) = (child.stdout.take().unwrap(), child.stdin.take().unwrap());
-    let (told, exit) = watch::channel(None);
+    let (exit_sender, exit) = watch::channel(None);
     let closing = CancellationToken::new();
     let transport = StdioTransport::new(from, to, closing, Exited::new(exit), LargeMessages::default(), Clock::SYSTEM);
-    (transport, Program { _child: child, _exit: told })
+    (transport, Program { _child: child, _exit: exit_sender })
 }
 
 #[tokio::test]

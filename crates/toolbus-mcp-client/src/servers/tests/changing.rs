@@ -29,7 +29,7 @@ async fn a_list_that_changes_is_registered_anew_and_bad_tools_are_shown_with_the
 #[tokio::test]
 async fn a_list_that_is_the_same_again_changes_nothing() {
     let world = Fixture::run(&[("a", "well")]).await;
-    let lists = || world.noted("a", "asked").iter().filter(|asked| *asked == "tools/list").count();
+    let lists = || world.noted("a", "asked").iter().filter(|method| *method == "tools/list").count();
     let changes = world.registry.changes();
     let (before, first) = (*changes.borrow(), lists());
     for again in 1..=2 {
@@ -145,7 +145,7 @@ async fn servers_are_added_replaced_and_removed_at_run_time() {
     world.end().await;
 }
 
-/// Admits nothing that took the place of something else.
+/// Quarantines every tool that replaced another.
 struct Strict;
 
 impl DefinitionCheck for Strict {
