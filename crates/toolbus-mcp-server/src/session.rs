@@ -139,7 +139,7 @@ pub(crate) struct McpSession {
 struct SessionState {
     last_used: Instant,
     in_flight: HashMap<Id, CancellationToken>,
-    /// Ends the present stream of news.
+    /// Ends the present stream of notifications.
     stream: Option<CancellationToken>,
     listed: ListFingerprints,
 }
@@ -159,7 +159,7 @@ pub(crate) struct InFlightRequest {
     pub(crate) cancelled: CancellationToken,
 }
 
-/// A stream of news that is open, until this is dropped.
+/// An open stream of notifications, until this is dropped.
 #[derive(Debug)]
 pub(crate) struct SessionStream {
     session: Arc<McpSession>,

@@ -99,7 +99,7 @@ fn check_base64(block: &mut ContentBlock) {
 
 /// Whether `value` adds nothing to `texts`.
 ///
-/// MCP asks servers to repeat structured content as JSON text. The common Python SDK wraps what is no object as
+/// MCP recommends that servers repeat structured content as JSON text. The common Python SDK wraps what is no object as
 /// `{"result": …}`, writes strings as they are, and each item of a list as a text of its own. Servers of the reference
 /// wrap their text as `{"content": …}`.
 fn is_repeated(texts: &[&str], value: &Value) -> bool {

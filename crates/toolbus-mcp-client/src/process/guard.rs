@@ -114,7 +114,7 @@ fn guard(args: impl Iterator<Item = OsString>) -> io::Result<u8> {
     Err(itself().arg(WATCH).arg(patience.as_millis().to_string()).arg(supervisor.id().to_string()).exec())
 }
 
-/// Returns, with the exit code of the supervisor, when nothing of its server is left. Whatever the server does to its
+/// Returns, with the exit code of the supervisor, when nothing of its server is left. If the server kills or stops its
 /// supervisor: what that leaves behind is this process's then, and one that is stopped goes on.
 fn watch(args: impl Iterator<Item = OsString>) -> io::Result<u8> {
     let (patience, supervisor, _) = parse(args)?;

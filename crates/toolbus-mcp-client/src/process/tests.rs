@@ -35,7 +35,7 @@ fn start(grace: Duration, script: &str) -> (Process, StdioTransport) {
 
 /// The numbers in the first so many lines of a server's standard error.
 async fn stderr_numbers<const N: usize>(process: &Process) -> [i32; N] {
-    eventually("a server to say its process ids", async || {
+    eventually("a server to write its process ids", async || {
         let numbers: Vec<i32> = process.stderr_tail().iter().filter_map(|line| line.parse().ok()).collect();
         numbers.try_into().ok()
     })

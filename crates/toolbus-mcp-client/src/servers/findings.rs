@@ -39,9 +39,9 @@ impl Findings {
     /// Logs the findings that are not in `before`, so that a reconnect with the same texts logs nothing.
     pub(crate) fn log(&self, server: &str, before: &Self) {
         let known: HashMap<&str, _> = before.suspect.iter().map(|texts| (&*texts.name, &texts.suspicions)).collect();
-        let news = self.suspect.iter().filter(|texts| known.get(&*texts.name) != Some(&&texts.suspicions));
+        let fresh = self.suspect.iter().filter(|texts| known.get(&*texts.name) != Some(&&texts.suspicions));
         let mut more = 0;
-        for (number, SuspectTexts { name, suspicions }) in news.enumerate() {
+        for (number, SuspectTexts { name, suspicions }) in fresh.enumerate() {
             let Some(first) = suspicions.first().filter(|_| number < MAX_LINES) else {
                 more += 1;
                 continue;
@@ -60,9 +60,9 @@ impl Findings {
             tracing::warn!(server, tools = more, "more definitions of tools are suspect");
         }
         let known: HashMap<&str, _> = before.cleaned.iter().map(|texts| (&*texts.name, texts.removed)).collect();
-        let news = self.cleaned.iter().filter(|texts| known.get(&*texts.name) != Some(&texts.removed));
+        let fresh = self.cleaned.iter().filter(|texts| known.get(&*texts.name) != Some(&texts.removed));
         let mut more = 0;
-        for (number, CleanedTexts { name, removed }) in news.enumerate() {
+        for (number, CleanedTexts { name, removed }) in fresh.enumerate() {
             if number >= MAX_LINES {
                 more += 1;
                 continue;

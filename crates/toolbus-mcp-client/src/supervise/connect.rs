@@ -231,7 +231,7 @@ impl Connector {
                 let started = launcher.start(self.server.as_str(), program);
                 let (process, transport) = started.map_err(|error| ConnectError::new(error.to_string()))?;
                 let opening = self.opening("pipe", transport.failure(), bounds.span);
-                // What a server writes about a probe that it does not know is no news.
+                // Standard error about an unknown probe is not logged.
                 let is_probed = opening.session_mode.is_none();
                 if is_probed {
                     process.hush(bounds.patience);

@@ -8,7 +8,7 @@ use toolbus_protocol::topic;
 
 use super::fixture::{Fixture, Request};
 
-/// A daemon with two servers, once that is known.
+/// A daemon with two known servers.
 fn world() -> Fixture {
     let world = Fixture::new();
     world.publish("Files", &["read_file", "write_file"]);
@@ -18,13 +18,13 @@ fn world() -> Fixture {
 }
 
 async fn details(world: &Fixture, agent: &str, server: &str) -> Value {
-    world.ask(agent, "GetServiceDetailsRequest", &format!(r#"{{"serverName":"{server}"}}"#)).await.body
+    world.exchange(agent, "GetServiceDetailsRequest", &format!(r#"{{"serverName":"{server}"}}"#)).await.body
 }
 
 #[tokio::test]
 async fn a_reply_has_the_envelope_that_peers_expect() {
     let world = world();
-    let got = world.ask("ana", "GetServiceDetailsRequest", r#"{"serverName":"files"}"#).await;
+    let got = world.exchange("ana", "GetServiceDetailsRequest", r#"{"serverName":"files"}"#).await;
     insta::assert_snapshot!(got.body, @r#"{"description":"A file system.","error":null,"serverName":"Files","tools":[{"description":"Does read_file.","name":"read_file","parametersSchema":"{\"type\":\"object\"}"},{"description":"Does write_file.","name":"write_file","parametersSchema":"{\"type\":\"object\"}"}]}"#);
     let header = |name| got.properties.header(name);
     assert_eq!(got.envelope.message_type, "RockBot.Tools.Mcp.McpGetServiceDetailsResponse");
@@ -68,7 +68,7 @@ async fn a_hanging_server_delays_no_other_request() {
         reply_to: Some(&reply_to),
         body: r#"{"serverName":"stuck"}"#,
     };
-    // As many as the daemon takes at a time: four wait, and the others are answered with what is known.
+    // As many as the daemon takes at a time: four wait, and the others get a reply at once.
     for _ in 0..64 {
         world.request(request).await;
     }
@@ -95,11 +95,13 @@ async fn a_request_to_add_a_server_reaches_no_tool_that_merely_has_the_name() {
     let world = world();
     world.publish("aaa", &["mcp_register_server", "mcp_unregister_server"]);
     world.access.refresh();
-    let mut told = Vec::new();
+    let mut replies = Vec::new();
     for message_type in ["RegisterServerRequest", "UnregisterServerRequest"] {
-        told.push(world.ask("ana", message_type, r#"{"serverName":"n","env":{"K":"secret"}}"#).await.body.to_string());
+        replies.push(
+            world.exchange("ana", message_type, r#"{"serverName":"n","env":{"K":"secret"}}"#).await.body.to_string(),
+        );
     }
-    insta::assert_snapshot!(told.join("\n"), @r#"
+    insta::assert_snapshot!(replies.join("\n"), @r#"
 {"error":"Tool 'mcp_register_server' is not registered: registration is off.","serverName":"n","success":false,"summary":null}
 {"error":"Tool 'mcp_unregister_server' is not registered: registration is off.","serverName":"n","success":false}
 "#);
@@ -120,24 +122,24 @@ async fn a_server_is_added_and_removed_through_the_tools_of_the_caller() {
     let world = world();
     let register =
         r#"{"serverName":"n","type":"sse","url":"https://h/sse","command":null,"args":["a"],"env":{"K":"V"}}"#;
-    let refused = world.ask("ana", "RegisterServerRequest", register).await.body;
+    let refused = world.exchange("ana", "RegisterServerRequest", register).await.body;
     insta::assert_snapshot!(refused, @r#"{"error":"Tool 'mcp_register_server' is not registered: registration is off.","serverName":"n","success":false,"summary":null}"#);
     for tool in ["mcp_register_server", "mcp_unregister_server"] {
         world.register(tool);
     }
-    let got = world.ask("ana", "RegisterServerRequest", register).await;
+    let got = world.exchange("ana", "RegisterServerRequest", register).await;
     assert_eq!(got.envelope.message_type, "RockBot.Tools.Mcp.McpRegisterServerResponse");
     insta::assert_snapshot!(got.body, @r#"{"error":null,"serverName":"n","success":true,"summary":"ana {\"arguments\":[\"a\"],\"env\":{\"K\":\"V\"},\"server_name\":\"n\",\"type\":\"sse\",\"url\":\"https://h/sse\"}"}"#);
-    let added = world.ask("ana", "RegisterServerRequest", r#"{"serverName":"added"}"#).await.body;
+    let added = world.exchange("ana", "RegisterServerRequest", r#"{"serverName":"added"}"#).await.body;
     insta::assert_snapshot!(added, @r#"{"error":null,"serverName":"added","success":true,"summary":"2 tool(s) available."}"#);
-    let refused = world.ask("ana", "RegisterServerRequest", r#"{"serverName":"refused"}"#).await.body;
+    let refused = world.exchange("ana", "RegisterServerRequest", r#"{"serverName":"refused"}"#).await.body;
     insta::assert_snapshot!(refused, @r#"{"error":"the host is not allowed.","serverName":"refused","success":false,"summary":null}"#);
-    let got = world.ask("ana", "UnregisterServerRequest", r#"{"serverName":"n"}"#).await;
+    let got = world.exchange("ana", "UnregisterServerRequest", r#"{"serverName":"n"}"#).await;
     assert_eq!(got.envelope.message_type, "RockBot.Tools.Mcp.McpUnregisterServerResponse");
     insta::assert_snapshot!(got.body, @r#"{"error":null,"serverName":"n","success":true}"#);
-    let kept = world.ask("ana", "UnregisterServerRequest", r#"{"serverName":"kept"}"#).await.body;
+    let kept = world.exchange("ana", "UnregisterServerRequest", r#"{"serverName":"kept"}"#).await.body;
     insta::assert_snapshot!(kept, @r#"{"error":"it was configured by an operator.","serverName":"kept","success":false}"#);
-    let hidden = world.ask("bob", "UnregisterServerRequest", r#"{"serverName":"n"}"#).await.body;
+    let hidden = world.exchange("bob", "UnregisterServerRequest", r#"{"serverName":"n"}"#).await.body;
     insta::assert_snapshot!(hidden, @r#"{"error":"Tool 'mcp_unregister_server' is not registered.","serverName":"n","success":false}"#);
     world.end().await;
 }
@@ -156,7 +158,7 @@ async fn unsupported_requests_get_an_error_reply() {
     ];
     let mut replies = Vec::new();
     for (message_type, body) in all {
-        let got = world.ask("ana", message_type, body).await;
+        let got = world.exchange("ana", message_type, body).await;
         let mut body = got.body;
         if let Some(id) = body.get_mut("toolCallId") {
             *id = "…".into();
@@ -181,7 +183,7 @@ async fn an_unreadable_body_gets_an_error_reply_of_the_expected_type() {
     let mut replies = Vec::new();
     for message_type in ["GetServiceDetailsRequest", "RegisterServerRequest", "UnregisterServerRequest"] {
         for body in ["nonsense", "{}"] {
-            let got = world.ask("ana", message_type, body).await;
+            let got = world.exchange("ana", message_type, body).await;
             replies.push(got.body.to_string());
         }
     }

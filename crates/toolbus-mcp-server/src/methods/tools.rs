@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn clients_are_not_asked_to_repeat_arguments_in_headers() {
+    fn header_requests_are_removed_from_schemas() {
         let listed = |schema: Value| {
             let tool =
                 ToolDescriptor { parameters: Some(Arc::new(schema)), ..ToolDescriptor::new("query", "rest", "rest") };

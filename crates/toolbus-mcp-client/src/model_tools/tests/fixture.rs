@@ -26,7 +26,7 @@ use crate::servers::{ServerControl, ServerDescription};
 use crate::spec::{ServerName, ServerOrigin, ServerSpec, TransportSpec};
 use crate::testing;
 
-/// The agents `ana`, who may use reading tools, and `bob`, who may use all; three servers, of which `Lazy` has not been
+/// The agents `ana`, with reading tools, and `bob`, with all tools; three servers, of which `Lazy` has not been
 /// started.
 pub(super) struct Fixture {
     pub(super) access: PolicyHandle,

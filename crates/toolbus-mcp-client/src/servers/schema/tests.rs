@@ -25,7 +25,7 @@ fn nested(levels: usize) -> Value {
     (0..levels).fold(json!([]), |inner, _| json!([inner]))
 }
 
-/// Validates as the daemon does, and says how long that took.
+/// Validates as the daemon does, and returns the CPU time that it took.
 fn validated(schema: &Value, instance: &Value) -> Duration {
     let validator = jsonschema::options()
         .offline()
@@ -137,8 +137,8 @@ fn references_stay_within_the_schema() {
 fn references_lead_to_a_schema() {
     for reference in ["#/$defs/b", "#b", "#/$defs", "#/title", "#/%ff", "#/$defs/a/0"] {
         let problem = refusal(json!({"$ref": reference, "title": "t", "$defs": {"a": [5]}}));
-        let is_place = reference == "#/$defs";
-        assert_eq!(problem.ends_with("where there is no schema"), !is_place, "{reference}: {problem}");
+        let is_location = reference == "#/$defs";
+        assert_eq!(problem.ends_with("where there is no schema"), !is_location, "{reference}: {problem}");
     }
     insta::assert_snapshot!(refusal(json!({"$ref": "#/$defs/b"})), @"its schema refers to `#/$defs/b`, where there is no schema");
 }
@@ -232,7 +232,7 @@ fn references_that_multiply_are_refused() {
     let double = |next: Value| json!({"allOf": [next, next]});
     insta::assert_snapshot!(refusal(laughs(30, json!({}), double)), @"its schema applies more than 1000 schemas to one value");
     passes(laughs(6, json!({}), double));
-    // The same, each level within a member of the value.
+    // The same, each level within a field of the value.
     refusal(laughs(30, json!({}), |next| json!({"allOf": [{"properties": {"a": next}}, {"properties": {"a": next}}]})));
     // Looking back runs what was run again.
     let looking_back = |next: Value| json!({"anyOf": [next], "unevaluatedProperties": false});
@@ -251,7 +251,7 @@ fn schemas_that_repeat_themselves_twice_for_one_value_are_refused() {
     refusal(
         json!({"properties": {"a": {"$ref": "#/$defs/b"}}, "$defs": {"b": {"properties": {"a": {"allOf": [again, again]}}}}}),
     );
-    // What a schema names itself is no other member.
+    // Properties that a schema names are not additional ones.
     passes(json!({"properties": {"a": again}, "additionalProperties": again}));
     passes(json!({"properties": {"l": {"prefixItems": [again, again], "items": again}}}));
 }

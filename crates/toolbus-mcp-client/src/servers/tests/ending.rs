@@ -6,7 +6,7 @@ use super::fixture::{Fixture, is_running, kill, stop};
 use super::*;
 use crate::status::PhaseName;
 
-/// Far below the time of the call, and far above what a busy machine needs to tell it that its server is gone.
+/// Far below the time of the call, and far above what a busy machine needs to report that its server is gone.
 const AT_ONCE: Duration = Duration::from_secs(20);
 
 #[tokio::test]
@@ -19,11 +19,11 @@ async fn a_server_that_is_killed_serves_again_and_its_calls_fail_at_once() {
     let killed = Instant::now();
     kill(&pid);
     let failure = waiting.await.unwrap().unwrap_err();
-    let (told, cause) = (killed.elapsed(), failure.cause);
+    let (failed_after, cause) = (killed.elapsed(), failure.cause);
     let next = world.call("pid").await.unwrap();
-    println!("told after {told:?}, served again after {:?}", killed.elapsed());
+    println!("failed after {failed_after:?}, served again after {:?}", killed.elapsed());
     assert_eq!(cause, Cause::ConnectionLost);
-    assert!(told < AT_ONCE, "{told:?}");
+    assert!(failed_after < AT_ONCE, "{failed_after:?}");
     assert_ne!(next, pid);
     assert_eq!((world.status("a").restarts, world.status("b").restarts), (1, 0));
     assert!(world.status("a").last_error.is_some_and(|error| error.contains("signal 9")));

@@ -30,8 +30,8 @@ impl Desk {
         let sessions = ServerSessions::new(spec.clone(), launcher, Arc::new(Discard));
         let limits = SessionLimits { idle_timeout: Duration::from_secs(3600), max_lifetime: None, max_sessions: 8 };
         let set = SessionSet::new("desk", sessions, limits);
-        let place = ServerToolset { name: "desk".into(), prefix: "desk".into(), sessions: Some(Arc::clone(&set)) };
-        world.bridge.apply(vec![ServerWithSet { spec, set: Some(place) }], Arc::new(|_| {}));
+        let toolset = ServerToolset { name: "desk".into(), prefix: "desk".into(), sessions: Some(Arc::clone(&set)) };
+        world.bridge.apply(vec![ServerWithSet { spec, set: Some(toolset) }], Arc::new(|_| {}));
         eventually("the tools of the set", async || world.registry.snapshot().get(tool).map(drop)).await;
         Self { world, set }
     }
@@ -65,7 +65,7 @@ async fn the_loss_of_a_session_is_reported_once() {
     // The process is gone a moment before its end is read, and a call in between was sent.
     let message = failure.message.replace("It may have acted on the call.", "The tool was not run.");
     insta::assert_snapshot!(message, @"MCP server 'a' of this session has ended, and what it held for the session is lost. The tool was not run. The next call starts it anew.");
-    assert_eq!(desk.world.noted("a", "pids").len(), processes, "nobody started it meanwhile");
+    assert_eq!(desk.world.noted("a", "pids").len(), processes, "not started meanwhile");
     let next = desk.call("pid", "s").await.unwrap();
     assert_ne!(next, pid);
     assert_eq!(desk.call("pid", "s").await.unwrap(), next);

@@ -58,7 +58,7 @@ async fn a_server_that_fails_again_and_again_is_parked_and_tried_again_later() {
     world.touch("broken");
     world.apply([world.server("a", "well")]);
     world.parked("a").await;
-    // Each time it is asked as either session mode.
+    // Each try has a connection in either session mode.
     assert_eq!(world.noted("a", "pids").len(), 6 * 2);
     world.remove("broken");
     world.phase("a", PhaseName::Ready).await;

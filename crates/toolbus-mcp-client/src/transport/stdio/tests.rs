@@ -16,7 +16,7 @@ pub(crate) struct Server {
     pub(crate) output: DuplexStream,
     pub(crate) input: BufReader<DuplexStream>,
     pub(crate) closing: CancellationToken,
-    /// Dropped, or sent how it ended.
+    /// Dropped, or sent the exit.
     exit: watch::Sender<Option<Exit>>,
 }
 
@@ -189,7 +189,7 @@ async fn the_server_waits_while_its_messages_are_not_received() {
             counted.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         }
     });
-    // Five such lines fit into the limit of what waits, one is held, and one may be on its way.
+    // Five such lines fit into the limit of the queue, one is held, and one may be on its way.
     toolbus_testing::patience::eventually("the queue to be full", async || {
         (sent.load(std::sync::atomic::Ordering::Relaxed) >= 6).then_some(())
     })
@@ -244,10 +244,10 @@ async fn long_notifications_are_dropped_and_responses_between_them_read() {
         "{{\"jsonrpc\":\"2.0\",\"method\":\"notifications/message\",\"params\":{{\"data\":\"{}\"}}}}\n",
         "x".repeat(1024 * 1024)
     );
-    let answer =
+    let response =
         |id: usize, text: &str| format!("{{\"jsonrpc\":\"2.0\",\"id\":{id},\"result\":{{\"text\":\"{text}\"}}}}\n");
     let long = "y".repeat(100_000);
-    let texts = [notice.clone(), answer(1, "short"), notice.clone(), notice, answer(2, &long)].concat();
+    let texts = [notice.clone(), response(1, "short"), notice.clone(), notice, response(2, &long)].concat();
     let mut output = server.output;
     let written = tokio::spawn(async move { output.write_all(texts.as_bytes()).await.unwrap() });
     assert!(received(&mut transport).await.contains("short"));

@@ -46,15 +46,15 @@ async fn a_redirect_is_not_followed() {
         let server = Server::start(move |_| redirect(code, &to)).await;
         for kind in KINDS {
             let text = problem(&server.url, kind).await.text();
-            let told = format!(
+            let advice = format!(
                 "HTTP {code}; redirects are not followed: configure the address that it redirects to, {}",
                 other.url
             );
-            assert!(text.contains(&told), "{kind:?}: {text}");
+            assert!(text.contains(&advice), "{kind:?}: {text}");
             assert!(!text.contains("s3cret"), "{text}");
         }
     }
-    assert_eq!(other.asked().len(), 0);
+    assert_eq!(other.requests().len(), 0);
 }
 
 #[tokio::test]
@@ -85,9 +85,9 @@ async fn a_name_that_does_not_resolve_and_a_server_without_tls_are_failures_to_c
     }
 }
 
-/// The error of a call that the server answers with a status.
+/// The error of a call that the server refuses with a status.
 async fn of_status(code: u16) -> HttpError {
-    error_of(&Server::answering("tools/call", move |_| status(code, "internal: hunter2")).await).await
+    error_of(&Server::responding("tools/call", move |_| status(code, "internal: hunter2")).await).await
 }
 
 #[tokio::test]
