@@ -60,7 +60,7 @@ pub(crate) enum SpawnError {
     /// There is no such program.
     #[error("program '{0}' was not found; give its full path, or check PATH")]
     NotFound(String),
-    /// There is no such program, but what it is called looks like one with arguments.
+    /// There is no such program, but its name looks like a program with arguments.
     #[error("program '{0}' was not found; `command` is the program alone, and its arguments belong into `args`")]
     HasArguments(String),
     /// The program has no permission to be executed.
@@ -245,7 +245,8 @@ impl Process {
         self.exited.wait().await
     }
 
-    /// Ends it in order: closes its standard input, and after `patience` kills all of it. Returns when nothing is left.
+    /// Ends it in order: closes its standard input, and after `patience` kills all of it. Returns when none of its
+    /// processes is left.
     pub(crate) async fn stop(&self, patience: Duration) {
         self.closing.cancel();
         if timeout(patience, self.exited()).await.is_err() {

@@ -278,7 +278,7 @@ impl ServersState {
     fn admit(&self, entry: &Arc<ServerEntry>, tools: &[ToolDescriptor]) -> Result<(), QuotaExceeded> {
         let share = ServerUsage::of(tools);
         let mut quota = self.quota();
-        // A removed server reserves nothing: no one would release it.
+        // A removed server reserves nothing: its reservation would never be released.
         if self.has(entry) { quota.reserve(&entry.spec().name, share) } else { Ok(()) }
     }
 

@@ -129,7 +129,7 @@ pub struct ServerSpec {
 }
 
 impl ServerSpec {
-    /// A server that has a name and a transport, and nothing else set.
+    /// A server with a name and a transport, without further settings.
     pub(crate) fn new(name: ServerName, transport: TransportSpec, origin: ServerOrigin) -> Self {
         Self {
             name,
@@ -145,7 +145,7 @@ impl ServerSpec {
         }
     }
 
-    /// One of the configuration.
+    /// A configured server.
     #[cfg(test)]
     pub(crate) fn of_tests(name: &str, transport: TransportSpec) -> Self {
         Self::new(ServerName::parse(name).unwrap(), transport, ServerOrigin::Configuration)
@@ -188,7 +188,7 @@ pub enum ServerOrigin {
 /// Transport to a server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum TransportSpec {
-    /// A child process, spoken to over its standard input and output.
+    /// A child process, connected by its standard input and output.
     Stdio(StdioSpec),
     /// An HTTP server.
     Http(HttpSpec),
@@ -215,7 +215,7 @@ pub struct StdioSpec {
 pub struct HttpSpec {
     /// Address of the server. Every request stays on the origin of this URL.
     pub url: Url,
-    /// Which transport it speaks.
+    /// Transport of the server.
     pub kind: HttpKind,
     /// Headers of every request.
     pub headers: BTreeMap<String, Secret>,
@@ -237,7 +237,7 @@ pub enum HttpKind {
 /// Authorisation of requests to an HTTP server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Credentials {
-    /// By nothing besides the headers.
+    /// Without credentials besides the headers.
     None,
     /// By one credential for all callers.
     Shared(Credential),

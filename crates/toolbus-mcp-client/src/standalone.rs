@@ -26,7 +26,7 @@ const PING_TIME: Duration = Duration::from_secs(30);
 
 /// Starts or connects the server, lists its tools, pings it, and ends it again.
 pub async fn probe(spec: &ServerSpec, launcher: &Launcher, scanner: &Scanner) -> ProbeReport {
-    // The phase stays so when nothing fails.
+    // The phase if no step fails.
     let status = ServerStatus::untried(spec, PhaseName::Ready);
     let mut probe = ProbeRun { spec, scanner, clock: launcher.clock(), steps: Vec::new(), status };
     if let Some(connected) = probe.connect(launcher).await {

@@ -204,7 +204,7 @@ impl PhaseName {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ProbeReport {
-    /// Steps of the trial, in order. Only the last step may have failed: nothing is tried after it.
+    /// Steps of the trial, in order. Only the last step may have failed.
     pub steps: Vec<ProbeStep>,
     /// The server as it was after the last step.
     pub status: ServerStatus,

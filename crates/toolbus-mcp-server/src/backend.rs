@@ -36,7 +36,7 @@ pub struct Document {
     pub name: String,
     /// Name of the document as people are shown it.
     pub title: String,
-    /// Description of what is in the document.
+    /// Description of the content.
     pub description: String,
     /// MIME type of its text.
     pub mime_type: &'static str,
@@ -96,7 +96,7 @@ pub trait Backend: Send + Sync + 'static {
     /// Changes whenever what some caller may use may have changed.
     fn changes(&self) -> watch::Receiver<u64>;
 
-    /// The caller's session is over, and with it what was built for it.
+    /// Ends the caller's session, and the servers started for it.
     fn end_session(&self, caller: &Caller);
 }
 
@@ -171,7 +171,7 @@ impl Backend for Local {
             (document.uri, document.text).hash(&mut texts);
         }
         let tools = match &self.short_lists {
-            // What is not listed may change without a word.
+            // Changes of unlisted tools are not announced.
             Some(_) => {
                 let mut tools = DefaultHasher::new();
                 version(&self.listed(caller, &effective)).hash(&mut tools);

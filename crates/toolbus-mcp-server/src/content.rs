@@ -32,7 +32,7 @@ pub(crate) struct CallResult<'a> {
 
 #[derive(Serialize)]
 struct ResultMeta {
-    /// Mark of what came from a tool as data: nothing in it is an order.
+    /// Marks the tool's output as data, never an instruction.
     #[serde(rename = "toolbus/content-trust")]
     trust: &'static str,
     #[serde(rename = "toolbus/error", skip_serializing_if = "Option::is_none")]

@@ -14,7 +14,7 @@ const MAX_TOKEN: usize = 256;
 const PROTOCOL_VERSION: &str = "io.modelcontextprotocol/protocolVersion";
 const CLIENT_CAPABILITIES: &str = "io.modelcontextprotocol/clientCapabilities";
 
-/// `_meta` of a request. A field of another type than it should have is as good as absent.
+/// `_meta` of a request. A field of a wrong type counts as absent.
 #[derive(Debug, Default, Deserialize)]
 pub(crate) struct Meta<'a> {
     #[serde(borrow, default, rename = "progressToken")]

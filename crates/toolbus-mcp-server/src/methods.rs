@@ -29,7 +29,7 @@ pub(crate) use self::listen::ListenFlow;
 /// Time for which a client may cache a list, in milliseconds. A client that listens is notified of changes.
 const FRESH_MS: u64 = 5_000;
 
-/// Settings for how the server presents itself, and what it takes.
+/// Name, version and limits of the server.
 #[derive(Debug, Clone)]
 pub struct McpServerSettings {
     /// The daemon's name in `serverInfo`.
@@ -184,7 +184,7 @@ pub(crate) enum FlowStep {
 }
 
 impl Flow {
-    /// Returns what comes next. Nothing comes after [`FlowStep::Last`] and [`FlowStep::Nothing`].
+    /// Returns the next step. Nothing comes after [`FlowStep::Last`] and [`FlowStep::Nothing`].
     pub(crate) async fn next(&mut self) -> FlowStep {
         match self {
             Self::Call(call) => call.next().await,

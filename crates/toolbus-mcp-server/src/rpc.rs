@@ -21,7 +21,7 @@ const MAX_SHOWN: usize = 200;
 pub(crate) struct RpcError {
     /// Kind of error.
     pub(crate) code: i32,
-    /// Text on what is wrong, and what to do next.
+    /// Text with the mistake, and advice.
     pub(crate) message: String,
     /// More of it, for programs.
     pub(crate) data: Option<Value>,
@@ -126,7 +126,7 @@ struct Raw<'a> {
     error: Option<&'a RawValue>,
 }
 
-/// Keeps `null` apart from what is absent.
+/// Distinguishes `null` from an absent field.
 fn present<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<&'de RawValue>, D::Error> {
     <&RawValue>::deserialize(deserializer).map(Some)
 }
@@ -261,7 +261,7 @@ pub(crate) fn notification(method: &str, params: Option<impl Serialize>) -> Byte
 }
 
 fn written(message: &impl Serialize) -> Bytes {
-    // What is written here are texts, numbers and JSON values, which serialise.
+    // Strings, numbers and JSON values always serialise.
     serde_json::to_vec(message).unwrap_or_default().into()
 }
 

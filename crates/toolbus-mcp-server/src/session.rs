@@ -223,13 +223,13 @@ impl McpSession {
         SessionStream { session: Arc::clone(self), over }
     }
 
-    /// Returns what the client listed last. What it never listed is as it was when it began to listen, which is `now`.
+    /// Returns what the client listed last. An unlisted kind counts as listed `now`, at the start of listening.
     pub(crate) fn listed(&self, (tools, texts): (u64, u64)) -> (u64, u64) {
         let listed = &mut self.lock().listed;
         (*listed.tools.get_or_insert(tools), *listed.texts.get_or_insert(texts))
     }
 
-    /// Notes that the client lists what has these fingerprints; it keeps what is absent.
+    /// Notes the fingerprints of lists that the client gets; absent ones stay.
     pub(crate) fn lists(&self, now: ListFingerprints) {
         let listed = &mut self.lock().listed;
         listed.tools = now.tools.or(listed.tools);
@@ -254,7 +254,7 @@ impl McpSession {
         self.lock().last_used
     }
 
-    /// Whether nothing is under way, and no stream is open.
+    /// Whether no request is under way, and no stream is open.
     fn is_idle(&self) -> bool {
         let state = self.lock();
         state.in_flight.is_empty() && state.stream.as_ref().is_none_or(CancellationToken::is_cancelled)

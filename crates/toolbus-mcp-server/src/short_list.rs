@@ -74,7 +74,7 @@ impl ShortLists {
             counts.values_mut().for_each(|count| *count /= 2);
             counts.retain(|_, count| *count > 0);
         }
-        // One that finds no room was used less than all others.
+        // A tool without room was used less than all others.
         if counts.len() < MAX_COUNTED || counts.contains_key(tool) {
             *counts.entry(Arc::clone(tool)).or_default() += 1;
         }
@@ -139,7 +139,7 @@ mod tests {
         is_always: |tool| &*tool.source == "search",
     };
 
-    /// `count` tools, and one that finds them if there `is_finder`.
+    /// A policy with `count` tools, and a finder if `has_finder`.
     fn policy(count: usize, has_finder: bool) -> PolicyHandle {
         let registry = Registry::new();
         let mut tools: Vec<_> = (0..count).map(|n| ToolDescriptor::new(format!("t{n:03}"), "time", "local")).collect();

@@ -1,4 +1,4 @@
-//! The versions of MCP that the server speaks.
+//! The versions of MCP that the server supports.
 
 use std::fmt;
 

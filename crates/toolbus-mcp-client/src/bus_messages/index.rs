@@ -14,7 +14,7 @@ use toolbus_protocol::{McpServerSummary, McpServersIndexed, message_type, topic}
 use crate::model_tools::list::summaries;
 use crate::servers::ServerControl;
 
-/// Text of one message, in bytes; what is more goes into further messages.
+/// Text of one message, in bytes; the rest goes into further messages.
 const MAX_MESSAGE: usize = 1024 * 1024;
 /// Where the store has which of the daemon's own servers agents know of: names, by the name of an agent.
 const NAMESPACE: &str = "mcp.told";
@@ -132,7 +132,7 @@ impl NotificationSource for Index {
                 summaries(now, &*self.servers).into_values().map(|server| server.server_name).collect();
             {
                 let known = self.known.lock();
-                // One that has not connected yet is still known.
+                // A server that has not connected yet is still known.
                 names.extend(known.get(key).into_iter().flat_map(|known| known.earlier.values().cloned()));
                 names.retain(|name| self.servers.origin(name).is_some());
                 if known.get(key).is_some_and(|known| known.kept == names) {

@@ -151,7 +151,7 @@ impl RememberedAgents {
             let oldest = times.iter().min_by_key(|(_, time)| **time).map(|(agent, _)| agent.clone());
             times.retain(|agent, _| Some(agent) != oldest.as_ref());
         }
-        // Texts and numbers: there is nothing that JSON cannot hold.
+        // Strings and numbers always serialise.
         match self.store.put(NAMESPACE, KEY, serde_json::to_vec(&times).unwrap_or_default()).await {
             Ok(()) => *held = Some(times),
             Err(error) => tracing::warn!(%error, "could not remember which agents asked about MCP servers"),

@@ -144,7 +144,7 @@ fn step_span(start: &Span, session_mode: Option<SessionMode>) -> Span {
 
 type RunningClient = RunningService<RoleClient, ClientConfig>;
 
-/// The server that was reached, if it can be spoken to.
+/// The connected server, if its version is supported.
 fn checked(
     opened: Result<RunningClient, ClientInitializeError>,
     remembered: Option<SessionMode>,

@@ -153,7 +153,7 @@ impl ServerListing {
 /// Bytes of JSON.
 pub(crate) fn size(value: &impl Serialize) -> usize {
     let mut counter = Counter(0);
-    // A counter takes everything, and these types have nothing that cannot be written.
+    // A counter accepts everything, and these types always serialise.
     let _ = serde_json::to_writer(&mut counter, value);
     counter.0
 }

@@ -166,7 +166,7 @@ impl CallResponse {
     }
 }
 
-/// Keeps `null` apart from what is absent.
+/// Distinguishes `null` from an absent field.
 fn present<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<Value>, D::Error> {
     Value::deserialize(deserializer).map(Some)
 }

@@ -140,7 +140,7 @@ impl Notifications {
             if let Some(end) = end.borrow_and_update().clone() {
                 return end;
             }
-            // The sender is ours, so there is always a next one to wait for.
+            // `self` holds the sender, so that the channel stays open.
             let _ = end.changed().await;
         }
     }

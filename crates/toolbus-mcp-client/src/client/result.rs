@@ -12,7 +12,7 @@ use serde_json::Value;
 use toolbus_core::text::shown;
 use toolbus_protocol::ContentBlock as WireBlock;
 
-/// Reads a result that does not keep to the protocol; `None` for what is no result of a call.
+/// Reads a result that does not keep to the protocol; `None` if it is no result of a call.
 pub(super) fn lenient(result: &mut Value) -> Option<CallToolResult> {
     let fields = result.as_object_mut()?;
     let is_complete = fields.get("resultType").is_none_or(|kind| kind == "complete");

@@ -4,7 +4,7 @@ use serde_json::{Map, Value};
 use toolbus_core::failure::ToolFailure;
 use toolbus_core::text::shown;
 
-/// The names of a parameter: the one that the schema has, then what else is understood.
+/// The names of a parameter: that of the schema, then its aliases.
 pub(super) type Names = &'static [&'static str];
 
 /// The server that is meant.
@@ -14,7 +14,7 @@ pub(super) const TOOL: Names = &["tool_name"];
 /// Arguments of the tool, or of the program.
 pub(super) const ARGUMENTS: Names = &["arguments", "args", "params"];
 
-/// The arguments of a call; null is as good as nothing.
+/// The arguments of a call; null counts as absent.
 #[derive(Clone, Copy)]
 pub(super) struct Args<'a>(pub(super) &'a Map<String, Value>);
 
@@ -31,7 +31,7 @@ impl<'a> Args<'a> {
         }
     }
 
-    /// The text of a parameter; an empty one is as good as none.
+    /// The text of a parameter; an empty one counts as absent.
     pub(super) fn text(self, names: Names) -> Result<Option<&'a str>, ToolFailure> {
         match self.value(names)? {
             None => Ok(None),

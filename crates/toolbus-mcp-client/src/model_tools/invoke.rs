@@ -67,7 +67,7 @@ impl Executor for Invoke {
     }
 }
 
-/// The inner tool's arguments as text, which the inner call reads; absent when nothing is in them.
+/// The inner tool's arguments as text, which the inner call reads; `None` if empty.
 fn inner_arguments(args: Args<'_>) -> Result<Option<String>, ToolFailure> {
     match args.value(ARGUMENTS)? {
         None => Ok(None),

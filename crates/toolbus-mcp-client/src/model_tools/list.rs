@@ -166,7 +166,7 @@ pub(crate) fn summaries(effective: &EffectiveTools, all: &dyn ServerControl) -> 
         (name.folded().to_string(), McpServerSummary { server_name, summary, ..McpServerSummary::default() })
     });
     let known = servers(effective);
-    // One whose tools came a moment ago has them.
+    // A server whose tools came a moment ago replaces its entry above.
     let known = known.iter().map(|(folded, server)| (folded.clone(), summary_of(server, description(server.name))));
     asleep.chain(known).collect()
 }

@@ -32,7 +32,7 @@ const MAX_REASON: usize = 300;
 pub struct Registrar {
     rules: RegistrationRules,
     store: Arc<dyn Store>,
-    /// Whether what is stored outlives the process.
+    /// Whether the store outlives the process.
     is_lasting: bool,
     servers: Arc<dyn ServerControl>,
     pub(super) clock: Clock,
@@ -76,7 +76,7 @@ struct NameClaim {
 }
 
 impl Registrar {
-    /// The store's namespace of what is registered: records by the names in lower case.
+    /// Namespace of registered servers in the store: records by the names in lower case.
     pub const NAMESPACE: &str = "mcp.registered";
 
     /// Creates a registrar with these rules. `is_lasting` is whether the store outlives the process.
@@ -431,7 +431,7 @@ impl RegistrationRecord {
     }
 
     fn to_bytes(&self) -> Vec<u8> {
-        // Texts and a number under keys that are texts: there is nothing that JSON cannot hold.
+        // Strings and a number under string keys always serialise.
         serde_json::to_vec(self).unwrap_or_default()
     }
 

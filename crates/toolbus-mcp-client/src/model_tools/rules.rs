@@ -379,7 +379,7 @@ pub(super) mod tests {
         assert_eq!((endpoint.headers, endpoint.credentials), (BTreeMap::new(), Credentials::None));
     }
 
-    /// Commands and arguments as an attacker would choose them: near what is allowed, shells, options, ways out.
+    /// Commands and arguments as an attacker would choose them: near the allowed ones, shells, options, ways out.
     pub(crate) fn hostile_line() -> impl Strategy<Value = Vec<String>> {
         let known = select(vec![
             "npx",

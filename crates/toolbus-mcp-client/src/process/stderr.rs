@@ -125,7 +125,7 @@ impl Share {
         Self { until: now + PERIOD, logged: 0, left_out: 0 }
     }
 
-    /// Begins the next period. Returns how many lines were left out in the last one.
+    /// Begins the next period. Returns the number of lines left out in the last one.
     fn renew(&mut self, now: Instant) -> u64 {
         std::mem::replace(self, Self::new(now)).left_out
     }

@@ -50,7 +50,7 @@ pub struct SourceToolset {
     pub needs_session: bool,
 }
 
-/// Where listed tools come from, and what is made of them.
+/// Source of listed tools, and the settings for their definitions.
 #[derive(Debug)]
 pub struct ToolSource {
     /// The source that the tools are registered under.

@@ -93,7 +93,7 @@ fn given_up() -> ConnectError {
     ConnectError::new("the connection was given up")
 }
 
-/// A connection, with the process at its other end if that is ours.
+/// A connection, with the process of a local server.
 pub(crate) struct Connected {
     pub(crate) connection: Arc<Connection>,
     process: Option<Process>,
@@ -189,7 +189,7 @@ impl Connector {
         self.clock
     }
 
-    /// Whether its server is a process of ours.
+    /// Whether the server is a local process.
     pub(crate) const fn is_process(&self) -> bool {
         matches!(self.way, ConnectMode::Stdio(..))
     }
@@ -258,7 +258,7 @@ impl Connector {
                 Ok(Connected { connection, process })
             }
             Err(error) => {
-                // What was remembered may be outdated.
+                // The remembered session mode may be outdated.
                 self.session_mode.set(None);
                 if let ConnectMode::Http(Ok(opener)) = &self.way
                     && error.next.is_none()

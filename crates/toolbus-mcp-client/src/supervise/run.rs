@@ -248,7 +248,7 @@ async fn first_list(
     Ok(())
 }
 
-/// Lists the tools, and returns how many there are.
+/// Lists the tools, and returns their number.
 async fn list(
     server: &SupervisedServer,
     listener: &dyn Listener,

@@ -153,7 +153,7 @@ impl Transport<RoleClient> for HttpTransport {
 /// details.
 const PATIENCE: Duration = Duration::from_secs(15);
 
-/// Opens connections to one server with one credential, and remembers which transport it speaks.
+/// Opens connections to one server with one credential, and remembers the server's transport.
 pub(crate) struct Opener {
     requester: Arc<Requester>,
     large: LargeMessages,
@@ -231,7 +231,7 @@ impl Opener {
         }
     }
 
-    /// Forgets what was found out: the server may have been replaced by one that speaks the other.
+    /// Forgets the detected transport: the server may have been replaced.
     pub(crate) fn forget(&self) {
         self.remember(self.configured);
     }
@@ -298,7 +298,7 @@ const PING: &str = r#"{"jsonrpc":"2.0","id":"probe","method":"ping"}"#;
 
 /// Response of a server to a message that was posted to its URL.
 enum ProbeResult {
-    /// The server speaks Streamable HTTP.
+    /// The server supports Streamable HTTP.
     Streamable,
     /// The server accepts no messages at its URL; with the refusal.
     NoMessages(HttpError),

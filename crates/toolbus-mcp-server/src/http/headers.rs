@@ -60,7 +60,7 @@ pub(super) struct Narrowed<'a> {
 }
 
 impl<'a> Narrowed<'a> {
-    /// Reads the headers. What cannot be read is refused: left out, it would take nothing away.
+    /// Reads the headers. An unreadable header is refused: without it, the caller could use more.
     pub(super) fn read(headers: &'a HeaderMap) -> Result<Self, RpcError> {
         Ok(Self { binding: one(headers, header::BINDING)?, profile: one(headers, header::TOOL_PROFILE)? })
     }

@@ -62,7 +62,7 @@ async fn respond(server: &McpServer, principal: Principal, headers: &HeaderMap, 
             Ok(narrowed) => narrowed,
             Err(error) => return response::bad_request(Some(&call.id), &error),
         };
-        // What is built for the sessions of others belongs to the token.
+        // Per-session servers of stateless requests belong to the token.
         let session = principal.token.map_or_else(|| "open".to_owned(), |token| format!("token-{:016x}", token.0));
         Peer::alone(caller(server, &principal, narrowed, session.into()).into(), TRANSPORT)
     } else {

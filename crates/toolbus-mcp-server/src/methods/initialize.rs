@@ -1,4 +1,4 @@
-//! `initialize` and `server/discover`: what there is here.
+//! `initialize` and `server/discover`.
 
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;

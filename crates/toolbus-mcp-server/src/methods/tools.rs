@@ -103,7 +103,7 @@ pub(crate) fn name(definition: &ListedTool) -> &str {
     if name.len() <= MAX_NAME && name.bytes().all(fits) { name } else { &definition.llm_name }
 }
 
-/// About how many bytes it takes on a page.
+/// Approximate size of the tool on a page, in bytes.
 pub(crate) fn size(definition: &ListedTool) -> usize {
     let schemas = [&definition.parameters, &definition.output_schema];
     let schemas = schemas.into_iter().flatten().map(|schema| schema.to_string().len()).sum::<usize>();

@@ -19,12 +19,12 @@ use crate::rpc::{self, Id, Message, RpcError, RpcRequest};
 use crate::server::{Handled, McpServer};
 use crate::session::{InFlightRequest, McpSession, Peer, SessionOwner};
 
-/// Requests under way, besides those that listen.
+/// Requests under way, without subscriptions.
 const MAX_UNDERWAY: usize = 64;
 /// Requests that listen.
 const MAX_LISTENING: usize = 16;
 
-/// The one client, and what it is waiting for.
+/// The client, and its requests under way.
 pub(super) struct StdioConnection {
     server: McpServer,
     agent: Option<AgentName>,
@@ -76,7 +76,7 @@ impl StdioConnection {
         let _ = tokio::time::timeout(patience, finished).await;
     }
 
-    /// Cancels what is under way, gives it a moment to end, and ends the sessions.
+    /// Cancels the requests under way, waits a moment for their end, and ends the sessions.
     pub(super) async fn end(&mut self, patience: Duration) {
         self.changes.shutdown().await;
         for session in self.sessions() {
@@ -145,7 +145,7 @@ impl StdioConnection {
         Ok(body)
     }
 
-    /// The client as one whose requests stand alone.
+    /// The client as the sender of stateless requests.
     fn alone(&mut self) -> Result<Peer, RpcError> {
         if let Some(peer) = &self.alone {
             return Ok(peer.clone());

@@ -96,7 +96,7 @@ pub(super) struct WrittenServer {
     pub(super) server: Result<ServerConfig, Mistake>,
     /// Whether the entry disables the server, even if it has a mistake.
     pub(super) is_disabled: bool,
-    /// Names of fields that mean nothing here, each with the nearest name that does.
+    /// Names of unknown fields, each with the nearest known name.
     pub(super) ignored: Vec<(String, Option<&'static str>)>,
 }
 
@@ -152,7 +152,7 @@ struct EntryReader<'a> {
 impl EntryReader<'_> {
     fn field(&mut self, field: String, text: &RawValue) -> Result<(), Mistake> {
         let found = known(&field);
-        // A server that is called by its key may have a `name` that means nothing.
+        // A server that is called by its key may have another, ignored `name`.
         let is_name =
             |(_, key): &(&str, &str)| *key == "name" && self.name.is_some() && !self.seen.contains_key("name");
         let Some((spelling, key)) = found.filter(|found| !is_name(found)) else {
@@ -172,11 +172,11 @@ impl EntryReader<'_> {
         }
         let mut value: Value = serde_json::from_str(text.get()).map_err(|_| wrong(spelling, "cannot be read"))?;
         self.substitution.apply(&mut value).map_err(|error| wrong(spelling, &error.to_string()))?;
-        // Some programs write what is absent as null.
+        // Some programs write absent fields as null.
         if value.is_null() { Ok(()) } else { self.value(key, spelling, value) }
     }
 
-    /// Leaves a field out that means nothing here.
+    /// Ignores an unknown field.
     ///
     /// # Errors
     ///

@@ -30,14 +30,14 @@ impl ServersFile {
         self.problems.iter().cloned().chain(refused).collect()
     }
 
-    /// Servers that go on as they were, each with what is wrong with it as it is written now.
+    /// Servers with their earlier configuration, each with the mistake in the present one.
     #[must_use]
     pub fn outdated(&self) -> BTreeMap<ServerName, String> {
         let kept = self.refused.iter().filter(|refusal| !refusal.is_disabled && self.is_used(&refusal.name));
         kept.map(|refusal| (refusal.name.clone(), format!("{}: {}", refusal.location, refusal.mistake))).collect()
     }
 
-    /// Takes all servers over from what was read before.
+    /// Keeps all servers of the earlier reading.
     pub fn keep_all(&mut self, before: &Self) {
         self.entries.clone_from(&before.entries);
         self.refused.clone_from(&before.refused);

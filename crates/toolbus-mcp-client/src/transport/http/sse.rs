@@ -23,7 +23,7 @@ use crate::transport::{LargeMessages, MAX_VALUES, TransportFailure, has_few_valu
 
 /// Messages in a row that may be unreadable before the connection is given up.
 const MAX_UNREADABLE: u32 = 1000;
-/// Events that mean nothing before the one with the address.
+/// Most unknown events before the one with the address.
 const MAX_BEFORE: u32 = 100;
 /// Longest address to post to, in bytes.
 const MAX_ADDRESS: usize = 4096;
@@ -65,7 +65,7 @@ impl SseTransport {
                 Err(HttpError::new(HttpErrorKind::ConnectionLost, text))
             })?;
             before += 1;
-            // Others mean nothing here, such as signs of life.
+            // Other events, such as keep-alives, are ignored.
             if matches!(event.event.as_deref(), None | Some("" | "message" | "endpoint")) || before > MAX_BEFORE {
                 break event;
             }
