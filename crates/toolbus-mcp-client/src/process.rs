@@ -235,7 +235,7 @@ impl Process {
         self.tail.lines()
     }
 
-    /// Has what it writes to its standard error logged for debugging alone, for so long from now on.
+    /// Logs its standard error at debug level alone for this time.
     pub(crate) fn hush(&self, time: Duration) {
         self.tail.hush(time);
     }

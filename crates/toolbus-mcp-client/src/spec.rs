@@ -159,7 +159,7 @@ impl PartialEq for ServerSpec {
 }
 
 impl ServerSpec {
-    /// Whether a server that runs by one of them needs no restart for the other: they differ in the summary at most.
+    /// Whether a server needs no restart for the other configuration: they differ in the summary at most.
     #[must_use]
     pub fn runs_like(&self, other: &Self) -> bool {
         let Self { name, transport, tools, naming, validation, tool_timeout, is_lazy, is_disabled, origin, summary: _ } =

@@ -29,9 +29,9 @@ pub(crate) enum Lifetime {
     Always,
     /// From its first call until it has been idle for this long.
     WhileUsed(Duration),
-    /// Until its tools are listed: others are started to run them.
+    /// Until its tools are listed: each session starts a server of its own.
     UntilListed,
-    /// Until it ends, since what it holds is lost with it. Its tools are known already.
+    /// Until it ends: its state would be lost by a restart. Its tools are known already.
     Once,
 }
 

@@ -79,10 +79,10 @@ pub trait Backend: Send + Sync + 'static {
     /// The texts that this caller may read, sorted by address.
     fn documents<'a>(&'a self, caller: &'a Caller) -> BoxFuture<'a, Result<Vec<Document>, Unavailable>>;
 
-    /// Numbers for the caller's tools and texts: others when those are others.
+    /// Fingerprints of the caller's tools and texts.
     fn fingerprints<'a>(&'a self, caller: &'a Caller) -> BoxFuture<'a, (u64, u64)>;
 
-    /// The name of the tool that this caller means by `name`, if it has one.
+    /// The tool that `name` means for this caller, if it has the tool.
     fn tool(&self, caller: &Caller, name: &str) -> Option<Arc<str>>;
 
     /// Whether [`READER`] reads entries of working memory, as far as that is known; a call of it may still be refused.

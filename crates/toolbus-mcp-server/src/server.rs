@@ -44,7 +44,7 @@ pub(crate) enum Handled {
 }
 
 impl McpServer {
-    /// Puts the parts together. The server closes when `closing` is cancelled.
+    /// Creates the server. It closes when `closing` is cancelled.
     #[must_use]
     pub fn new(
         settings: McpServerSettings,
@@ -109,7 +109,7 @@ impl McpServer {
         Ok((Peer::of(session), body))
     }
 
-    /// Begins a session of a client whose requests stand alone, where its connection is known by other means.
+    /// Begins a session of a client with stateless requests, for its connection by standard input and output.
     pub(crate) fn begin_alone(
         &self,
         transport: &'static str,

@@ -42,9 +42,8 @@ impl Sessions {
         Self { limits, clock, by_id: Mutex::default() }
     }
 
-    /// Begins a session, and returns the one that was evicted for it. Of a token at its limit, the session that has
-    /// been idle for longest is evicted; if the total is reached, one with
-    /// a revoked token is evicted first.
+    /// Begins a session, and returns the one that was evicted for it. For a token at its limit, its session that has
+    /// been idle for longest is evicted; at the total limit, a session of a revoked token is evicted first.
     pub(crate) fn begin(
         &self,
         owner: SessionOwner,

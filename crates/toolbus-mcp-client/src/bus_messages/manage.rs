@@ -210,8 +210,8 @@ fn failed(server_name: String, error: String) -> McpGetServiceDetailsResponse {
 /// Most requests of one agent that wait at a time. All agents share the room that a topic has, which is more than this.
 const MAX_WAITING: usize = 4;
 
-/// Slots by name of the section that a caller has: callers without one are one agent, so that there are
-/// no more names than the configuration gives.
+/// Slots by name of the section that a caller has: callers without one are one agent, so that there are no more names
+/// than the configuration gives.
 #[derive(Default)]
 pub(super) struct WaitLimits(Mutex<HashMap<Arc<str>, Arc<Semaphore>>>);
 

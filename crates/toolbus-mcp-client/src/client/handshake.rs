@@ -57,7 +57,7 @@ pub(crate) struct HandshakeContext<'a> {
 }
 
 impl Connection {
-    /// Speaks to the server until it is known how, and which version of the protocol it has. The caller bounds the
+    /// Finds out the session mode and the protocol version of the server. The caller bounds the
     /// time.
     ///
     /// # Errors

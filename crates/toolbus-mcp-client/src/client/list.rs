@@ -96,7 +96,8 @@ impl ServerListing {
         listed
     }
 
-    /// Whether the tools from this one on are there before it, too: of such a server, an empty cursor is the first page.
+    /// Whether all tools from `start` on are listed before it, too: to such a server, an empty cursor is the first
+    /// page.
     fn repeats_from(&self, start: usize) -> bool {
         let (before, page) = self.tools.split_at(start.min(self.tools.len()));
         let names: HashSet<&str> = before.iter().map(|tool| &*tool.name).collect();

@@ -131,7 +131,7 @@ pub(crate) fn is_long_notification(text: &[u8]) -> bool {
 }
 
 /// The response to a call, as servers write it. rmcp tries one kind of message and of result after the other, which takes
-/// several times as long; what has these fields and no other is the same to it.
+/// several times as long; a message with exactly these fields means the same to it.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct CallResponse {
@@ -182,7 +182,7 @@ struct RawResponse<'a> {
     error: Option<Value>,
 }
 
-/// A result beside which there is an `error` that is null, without that; `None` for any other message.
+/// A response with a result and a null `error`, without the latter; `None` for any other message.
 fn without_null_error(text: &[u8]) -> Option<Vec<u8>> {
     #[derive(Serialize)]
     struct ResultResponse<'a> {
@@ -200,7 +200,7 @@ fn without_null_error(text: &[u8]) -> Option<Vec<u8>> {
 }
 
 /// Reads as much as possible of a response that cannot be read as a whole, most likely because it is nested too deep:
-/// its id, and of a page of tools those that are valid.
+/// its id, and the valid tools of a page.
 fn salvaged(text: &[u8]) -> Option<ServerJsonRpcMessage> {
     let RawResponse { id, method: None, result, .. } = serde_json::from_slice(text).ok()? else { return None };
     let result = result.and_then(salvaged_page).unwrap_or_default();

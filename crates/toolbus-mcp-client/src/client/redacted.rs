@@ -12,7 +12,7 @@ use toolbus_core::redact::Redactor;
 use super::list::ServerListing;
 use crate::status::HiddenTool;
 
-/// Why a tool is not offered whose name would be another one without secrets.
+/// Reason why a tool is hidden: without secrets, its name would be another.
 const SECRET_NAME: &str = "its name holds a secret of this daemon";
 
 /// Removes secrets from a response, as far as it is no result of a call.

@@ -153,8 +153,8 @@ pub(crate) fn definitions<'a>(
     Ok((server.name, all))
 }
 
-/// The summary of each server for a caller, by the server's name in lower case: its description by the
-/// operator or by itself, else its tools.
+/// The summary of each server for a caller, by the server's name in lower case: its description by the operator or by
+/// itself, else its tools.
 pub(crate) fn summaries(effective: &EffectiveTools, all: &dyn ServerControl) -> BTreeMap<String, McpServerSummary> {
     let description = |name: &str| all.describe(name).and_then(|about| about.summarised());
     let asleep = all.asleep(effective).into_iter().map(|name| {

@@ -122,15 +122,15 @@ impl Registrar {
         specs
     }
 
-    /// Takes over what the store has and other daemons have changed: starts what they have registered, and removes what they
-    /// have unregistered. What the rules do not allow is left out. Returns false if a server is being changed here, so that
-    /// it has to be looked at again.
+    /// Applies changes of other daemons in the store: starts the servers that they have registered, and removes those
+    /// that they have unregistered. Servers that the rules do not allow are left out. Returns false if a server is
+    /// being changed here, so that the store has to be read again.
     ///
     /// # Errors
     ///
     /// If the store cannot be read. Nothing is removed then.
     pub async fn follow(&self) -> Result<bool, StoreError> {
-        // No change begins meanwhile; those that are under way are left alone.
+        // No change begins meanwhile; servers with changes under way are skipped.
         let _one_at_a_time = self.deciding.lock().await;
         let busy: Vec<Arc<str>> = self.changing().keys().cloned().collect();
         let is_busy = |key: &str| busy.iter().any(|name| **name == *key);
@@ -309,8 +309,8 @@ impl Registrar {
         self.store.get(NAMESPACE, key).await.map_err(not_stored)
     }
 
-    /// Stores a record unless another daemon has stored one meanwhile; when that fails, what was there before is there
-    /// again as far as can be.
+    /// Stores a record unless another daemon has stored one meanwhile; on a failure, the previous record is restored
+    /// as far as possible.
     async fn keep(
         &self,
         name: &ServerName,

@@ -40,7 +40,7 @@ impl Tail {
         Self { redactor, clock, ..Self::default() }
     }
 
-    /// Has lines logged for debugging alone for so long from now on.
+    /// Logs lines at debug level alone for this time.
     pub(super) fn hush(&self, time: Duration) {
         *self.hushed.lock() = Some(self.clock.now() + time);
     }
@@ -73,7 +73,7 @@ impl Tail {
     }
 }
 
-/// Reads until the end, so that the server never waits for us. Every line goes to the tail, and to the log unless there
+/// Reads until the end, so that the server never waits. Every line goes to the tail, and to the log unless there
 /// are too many.
 pub(super) async fn read(from: impl AsyncRead + Unpin, server: Arc<str>, tail: Arc<Tail>) {
     let mut lines = StderrLines { from: BufReader::new(from), line: Vec::new(), is_cut: false };

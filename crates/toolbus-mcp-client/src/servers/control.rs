@@ -16,11 +16,11 @@ use crate::status::ServerDescription;
 
 /// Control of the servers, for messages and management tools.
 pub trait ServerControl: Send + Sync + 'static {
-    /// The servers of which a caller could use some tool, whether they have such a one or not. No other server is
+    /// The servers of which a caller could use some tool, listed or not. No other server is
     /// refreshed or woken for that caller.
     fn within_reach(&self, effective: &EffectiveTools) -> Vec<ServerName>;
 
-    /// Those of them that start on first use and have not been started: their tools are unknown.
+    /// Servers within reach that start on first use and have not been started: their tools are unknown.
     fn asleep(&self, effective: &EffectiveTools) -> Vec<ServerName>;
 
     /// Requests a listing of a server's tools; a waiting server connects at once. Does not wait for it.
@@ -29,12 +29,12 @@ pub trait ServerControl: Send + Sync + 'static {
     /// Description and instructions of a server, if known. The name is case-insensitive.
     fn describe(&self, server: &str) -> Option<ServerDescription>;
 
-    /// Starts a lazy server, and waits until its tools are known or that failed, at most until `latest`. Where there is
-    /// nothing to wait for it returns at once.
+    /// Starts a lazy server, and waits until its tools are known or that failed, at most until `latest`. Returns at
+    /// once if there is nothing to wait for.
     fn wake<'a>(&'a self, server: &'a ServerName, latest: Instant) -> BoxFuture<'a, ()>;
 
-    /// Adds a server, replaces a registered one of its name, and waits for its first connection, at
-    /// most until `latest`; gives the names of its tools. Dropped half-way, the server is there or not.
+    /// Adds a server, replaces a registered one of its name, and waits for its first connection, at most until
+    /// `latest`; returns the names of its tools. Dropped half-way, the server is there or not.
     ///
     /// # Errors
     ///

@@ -188,7 +188,7 @@ impl ServerEntry {
         !self.is_known() && self.servers().any(|server| server.is_untried())
     }
 
-    /// Whether the server has brought a tool of this name: its own name, the registered one, or the one that models use
+    /// Whether the server has listed a tool of this name: its own name, the registered one, or the one that models use
     /// for that.
     pub(super) fn has_brought(&self, name: &str) -> bool {
         let has =
@@ -211,8 +211,8 @@ impl ServerEntry {
         self.main.is_some() && !self.server.spec.is_lazy
     }
 
-    /// Over when its tools are known, or when nothing more will be tried soon; with `patient` false already when the
-    /// first try has failed. Starts the server if it waits for that.
+    /// Waits until its tools are known, or no attempt follows soon; with `patient` false, only until the
+    /// first attempt has failed. Starts a lazy server.
     pub(super) fn arrival(self: &Arc<Self>, patient: bool) -> BoxFuture<'static, ()> {
         let mut is_known = self.is_known.subscribe();
         let servers: Vec<_> = self.servers().cloned().collect();

@@ -185,8 +185,8 @@ fn expanded(spec: &ServerSpec, owner: &str, session: &str) -> ServerSpec {
     fill(spec, &as_file_name(owner), &as_file_name(session))
 }
 
-/// A name that leads nowhere else when it stands in a path: letters, digits, `_` and `-`, and dots within. What it is
-/// made of, and nothing else, makes the same one: a name that looks made is made anew.
+/// A safe file name: letters, digits, `_` and `-`, and dots within. Different texts have different names: a text
+/// that looks like a derived name is derived again.
 fn as_file_name(text: &str) -> String {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.');
     let is_safe = text.len() <= 64

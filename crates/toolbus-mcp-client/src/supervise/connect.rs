@@ -23,10 +23,10 @@ use crate::transport::http::{HttpOpenError, Opener};
 
 /// Time that a process gets to end by itself before it is killed, its supervisor's own patience included.
 pub(crate) const STOP_TIME: Duration = Duration::from_secs(5);
-/// The same where the server has failed: a next one waits for its end.
+/// The same after a failure of the server: its successor waits for the end.
 pub(crate) const LOST_TIME: Duration = Duration::from_millis(500);
 
-/// Time after a handshake in which what a server wrote about the probe is read.
+/// Time after a handshake for reading the server's standard error about the probe.
 const PROBE_ECHO: Duration = Duration::from_millis(250);
 
 /// Opens connections to one server, and remembers its session mode.
@@ -156,12 +156,12 @@ impl Connector {
         Self { server, way, roots, observer, redactor, clock, session_mode, directories }
     }
 
-    /// The same, with what is known of the server already, and what others find out.
+    /// The same, with a shared memory of the session mode.
     pub(crate) fn remembering(self, session_mode: Remembered) -> Self {
         Self { session_mode, ..self }
     }
 
-    /// The same, with these directories made where they are missing, for this user alone.
+    /// The same, which creates these directories if they are missing, for this user alone.
     pub(crate) fn making(self, directories: Vec<PathBuf>) -> Self {
         Self { directories, ..self }
     }

@@ -21,8 +21,8 @@ const FIRST: i64 = 1 << 30;
 /// So many ids of rmcp before the first of these, requests go its way: those under way end long before it is there.
 const MARGIN: i64 = 1 << 20;
 
-/// Sends requests to a server's standard input. Responses may overtake notifications that the
-/// server wrote before them. Clones share the transport, and do not keep it open.
+/// Sends requests to a server's standard input. Responses may overtake notifications that the server wrote before them.
+/// Clones share the transport, and do not keep it open.
 #[derive(Clone)]
 pub(crate) struct FastPath {
     outgoing: mpsc::Sender<Vec<u8>>,

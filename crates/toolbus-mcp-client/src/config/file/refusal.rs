@@ -44,8 +44,8 @@ impl ServersFile {
         self.pins.clone_from(&before.pins);
     }
 
-    /// Takes over those of `known` that are there and cannot be used as they are written, be it for a `mistake` that only
-    /// the rest of the configuration makes one; with their `pins`, so that no mistake lets anything through.
+    /// Keeps those of `known` whose present entries are unusable, also by a `mistake` that only the rest of the
+    /// configuration shows; with their `pins`, so that a mistake lifts no restriction.
     pub fn keep(
         &mut self,
         known: &[ServerSpec],

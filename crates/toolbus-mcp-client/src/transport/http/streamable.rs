@@ -289,7 +289,7 @@ impl McpHttpClient {
 struct StreamReader {
     large: LargeMessages,
     responses: EventResponses,
-    /// Whether the next response may go past `rmcp`: it passes the first of a stream on, and drops others after that.
+    /// Whether the next response may bypass `rmcp`, which delivers the first response of a stream and drops later ones.
     may_pass: Arc<AtomicBool>,
 }
 
