@@ -91,7 +91,7 @@ async fn respond(
         let same = |other: &&Value| kind(other) == kind(&request);
         (
             requests.iter().filter(same).count(),
-            requests.iter().filter(|requests| requests["method"] == "initialize").count(),
+            requests.iter().filter(|request| request["method"] == "initialize").count(),
         )
     };
     if let Some(response) = choose(&request, number) {
