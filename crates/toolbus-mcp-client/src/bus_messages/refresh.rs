@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_remembered_of_a_server_whose_pause_is_over() {
+    fn a_server_is_forgotten_after_its_pause() {
         let (mut pauses, now) = (Pauses::default(), Clock::SYSTEM.now());
         due(&mut pauses, &["a", "b"], now);
         due(&mut pauses, &["c"], now + PAUSE);

@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_that_takes_nothing_is_lost() {
+    fn a_failed_send_loses_the_server() {
         let broken = ServiceError::TransportSend(transport(io::Error::from(io::ErrorKind::BrokenPipe)));
         let CallError { failure, is_lost } = call("echo", broken, Some("the server ended with exit code 1"));
         assert!(is_lost);

@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn a_notification_is_long_by_its_length_and_nothing_else_is() {
+    fn only_notifications_over_the_length_count_as_long() {
         let text = |length: usize| "x".repeat(length);
         let notice =
             |length| json!({"jsonrpc": "2.0", "method": "notifications/x", "params": {"id": 1, "t": text(length)}});
@@ -324,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_that_is_null_beside_a_result_is_none() {
+    fn a_null_error_beside_a_result_is_ignored() {
         let result = json!({ "content": [{ "type": "text", "text": "x" }] });
         let text = json!({ "jsonrpc": "2.0", "id": 7, "result": result, "error": null }).to_string();
         let plain = json!({ "jsonrpc": "2.0", "id": 7, "result": result }).to_string();

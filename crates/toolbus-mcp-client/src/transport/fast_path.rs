@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn the_sdk_has_all_requests_before_its_ids_are_those_of_lanes() {
+    fn the_fast_path_closes_before_ids_of_the_sdk_reach_its_own() {
         let pending = Arc::<PendingCalls>::default();
         let fast_path = FastPath::new(mpsc::channel(1).0, Arc::clone(&pending));
         pending.note(&ping(FIRST - MARGIN - 1));

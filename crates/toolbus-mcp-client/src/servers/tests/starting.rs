@@ -75,7 +75,7 @@ async fn a_call_that_finds_a_server_parked_tries_it_soon() {
 }
 
 #[tokio::test]
-async fn a_restart_gives_a_parked_server_a_new_life_at_once_and_nothing_else_does() {
+async fn only_a_restart_revives_a_parked_server_at_once() {
     let world = Fixture::broken(Timeouts { parked: Duration::from_secs(3600), ..HASTE }).await;
     world.refresh("a");
     let tried = world.noted("a", "pids");

@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_unknown_or_malformed_is_ignored() {
+    fn unknown_and_malformed_lines_are_ignored() {
         let text = b"nonsense\nfield: x\nretry: soon\nid: a\0b\n\n\xff\xfe\n\ndata\ndata: x\n\ndata: not ended";
         assert_eq!(parsed(&[text]), [Sse::default().data("\nx")]);
         let long = format!("id: {}\n\n", "x".repeat(MAX_ID + 1));

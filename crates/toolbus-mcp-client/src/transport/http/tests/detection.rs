@@ -121,7 +121,7 @@ async fn a_detected_transport_is_forgotten_after_a_failed_connection() {
 }
 
 #[tokio::test]
-async fn nothing_is_remembered_of_a_server_that_speaks_neither() {
+async fn no_transport_is_remembered_of_a_server_that_supports_neither() {
     for code in [400, 404, 405, 500, 503] {
         let server = Server::start(move |_| status(code, "no")).await;
         let opener = opener(&server.url, HttpKind::Detect, None);
