@@ -166,7 +166,7 @@ impl Connection {
             }
         };
         if matches!(response, Ok(_) | Err(ServiceError::McpError(_))) {
-            entered.answered();
+            entered.responded();
         }
         if response.is_ok() {
             self.note(timer.elapsed());
@@ -191,7 +191,7 @@ impl Connection {
     pub(crate) async fn ping(&self) -> Result<Duration, RequestError> {
         let (method, request) = match self.session_mode {
             SessionMode::Sessions => ("ping", ClientRequest::PingRequest(PingRequest::default())),
-            // There is no other question that every server answers.
+            // There is no other request that every server responds to.
             SessionMode::Stateless => {
                 let discover = DiscoverRequest::new(DiscoverRequestParams {});
                 ("server/discover", ClientRequest::DiscoverRequest(discover))
@@ -199,7 +199,7 @@ impl Connection {
         };
         let clock = self.labels.clock;
         let began = clock.now();
-        let response = self.ask_timed(method, request).await;
+        let response = self.request_timed(method, request).await;
         let latency = clock.since(began);
         match response {
             Err(error) if !matches!(error, ServiceError::McpError(_)) => Err(self.failed(method, &error)),
@@ -241,29 +241,29 @@ impl Connection {
         match &self.fast_path {
             Some(fast_path) if token.is_none() && fast_path.is_open() => {
                 let params = call::params(tool, call, self.meta.as_ref());
-                self.answered(fast_path.ask("tools/call", &params)).await
+                self.response(fast_path.request("tools/call", &params)).await
             }
-            _ => self.ask(call::request(tool, call, token)).await,
+            _ => self.request(call::request(tool, call, token)).await,
         }
     }
 
     /// Sends a request and waits for its response. If dropped before, it sends `notifications/cancelled`.
-    async fn ask(&self, request: ClientRequest) -> Result<ServerResult, ServiceError> {
-        let asking = async {
+    async fn request(&self, request: ClientRequest) -> Result<ServerResult, ServiceError> {
+        let sending = async {
             let handle = self.peer.send_cancellable_request(request, PeerRequestOptions::no_options()).await?;
             PendingRequest::new(handle).response().await
         };
-        self.answered(asking).await
+        self.response(sending).await
     }
 
     /// The response to a request, or an error once the connection has ended.
-    async fn answered(
+    async fn response(
         &self,
-        asking: impl Future<Output = Result<ServerResult, ServiceError>>,
+        sending: impl Future<Output = Result<ServerResult, ServiceError>>,
     ) -> Result<ServerResult, ServiceError> {
         let mut response = tokio::select! {
             biased;
-            response = asking => response,
+            response = sending => response,
             // rmcp fails what waits only when the transport is closed, which can take seconds.
             _ = self.notifications.ended() => Err(ServiceError::TransportClosed),
         };
@@ -275,12 +275,12 @@ impl Connection {
         response
     }
 
-    /// Like [`Self::ask`], and reports the operation to the observer.
-    async fn ask_timed(&self, method: &'static str, request: ClientRequest) -> Result<ServerResult, ServiceError> {
+    /// Like [`Self::request`], and reports the operation to the observer.
+    async fn request_timed(&self, method: &'static str, request: ClientRequest) -> Result<ServerResult, ServiceError> {
         let timer = RequestTimer::new(&self.labels, method, None);
-        let response = self.ask(request).await;
+        let response = self.request(request).await;
         if matches!(response, Ok(_) | Err(ServiceError::McpError(_))) {
-            self.inflight.answered();
+            self.inflight.responded();
         }
         timer.end(error_type(&response).as_deref());
         response

@@ -92,7 +92,7 @@ impl McpConfig {
     }
 }
 
-/// Mistake in what is said of a server. It never holds a value, which may be secret.
+/// Mistake in the configuration of a server. It never holds a value, which may be secret.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{what}")]
 pub struct Mistake {

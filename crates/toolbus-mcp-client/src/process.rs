@@ -1,4 +1,4 @@
-//! Child processes that end with the daemon, whatever ends it.
+//! Child processes that end with the daemon, even if it is killed.
 
 mod exit;
 pub(crate) mod family;
@@ -60,7 +60,7 @@ pub(crate) enum SpawnError {
     /// There is no such program.
     #[error("program '{0}' was not found; give its full path, or check PATH")]
     NotFound(String),
-    /// There is no such program, but what it is called looks like one with arguments.
+    /// There is no such program, but its name looks like a program with arguments.
     #[error("program '{0}' was not found; `command` is the program alone, and its arguments belong into `args`")]
     HasArguments(String),
     /// The program has no permission to be executed.
@@ -100,7 +100,7 @@ impl Launcher {
         }
     }
 
-    /// Has secrets removed from what the servers say that are started, or connected to, with this.
+    /// Removes secrets from the texts of servers that are started or connected to with this.
     #[must_use]
     pub fn redacting(self, redactor: Redactor) -> Self {
         Self { redactor, ..self }
@@ -117,7 +117,7 @@ impl Launcher {
         self.clock
     }
 
-    /// Has servers that are started, or connected to, with this answer as much at once as results may have.
+    /// Limits the responses of servers that are started or connected to with this, together, to the room for results.
     #[must_use]
     pub fn with_results(self, results: Option<ResultBudget>) -> Self {
         Self { large: LargeMessages { results, ..self.large }, ..self }
@@ -235,7 +235,7 @@ impl Process {
         self.tail.lines()
     }
 
-    /// Has what it writes to its standard error logged for debugging alone, for so long from now on.
+    /// Logs its standard error at debug level alone for this time.
     pub(crate) fn hush(&self, time: Duration) {
         self.tail.hush(time);
     }
@@ -245,7 +245,8 @@ impl Process {
         self.exited.wait().await
     }
 
-    /// Ends it in order: closes its standard input, and after `patience` kills all of it. Returns when nothing is left.
+    /// Ends it in order: closes its standard input, and after `patience` kills all of it. Returns when none of its
+    /// processes is left.
     pub(crate) async fn stop(&self, patience: Duration) {
         self.closing.cancel();
         if timeout(patience, self.exited()).await.is_err() {
@@ -273,7 +274,7 @@ async fn listen(stderr: ChildStderr, server: Arc<str>, tail: Arc<Tail>, exited: 
     }
 }
 
-/// Waits for a supervisor to end, and ends it when `force` says so. This task alone reaps it, so that its process id
+/// Waits for a supervisor to end, and ends it on `force`. This task alone reaps it, so that its process id
 /// means it for as long as signals are sent.
 async fn wait(mut child: Child, pid: u32, force: CancellationToken, ended: watch::Sender<Option<Exit>>) {
     let status = tokio::select! {

@@ -31,7 +31,7 @@ use crate::status::ServerStatus;
 use crate::supervise::Timeouts;
 
 pub use self::control::{NoServers, ServerControl};
-pub use self::definition::{Definitions, ToolSource, ToolsetPlace, definitions_elsewhere};
+pub use self::definition::{Definitions, SourceToolset, ToolSource, definitions_elsewhere};
 pub use crate::status::{MAX_SUMMARY, ServerDescription};
 
 /// Timeout of the first attempts before names are kept.
@@ -41,16 +41,16 @@ const SHUTDOWN_TIME: Duration = Duration::from_secs(15);
 
 /// A server and its tool set.
 #[derive(Clone)]
-pub struct PlacedServer {
+pub struct ServerWithSet {
     /// The server.
     pub spec: ServerSpec,
     /// Tool set of the server; `None` for plain tools.
-    pub set: Option<SetPlace>,
+    pub set: Option<ServerToolset>,
 }
 
 /// The tool set that a server backs.
 #[derive(Clone)]
-pub struct SetPlace {
+pub struct ServerToolset {
     /// Name of the set.
     pub name: Arc<str>,
     /// Prefix of the tools' names, before a dot.
@@ -86,7 +86,7 @@ pub(crate) struct ServersState {
     quota: Mutex<ToolQuota>,
     /// Whether names are kept, or will be once the servers of the start have been tried.
     is_keeping_names: AtomicBool,
-    /// Number of changes of what is said of servers.
+    /// Number of changes of descriptions of servers.
     descriptions: AtomicU64,
     tasks: TaskTracker,
 }
@@ -126,22 +126,22 @@ impl Servers {
 
     /// Replaces the configured servers; registered ones stay. Unchanged servers are not touched. Does not wait for
     /// connections.
-    pub fn apply(&self, servers: Vec<PlacedServer>, limits: Limits) {
+    pub fn apply(&self, servers: Vec<ServerWithSet>, limits: Limits) {
         *self.shared.limits.write() = limits;
         let _one_at_a_time = self.changing();
         let mut gone: BTreeMap<ServerName, Arc<ServerEntry>> = self.entries();
         gone.retain(|_, entry| entry.spec().origin == ServerOrigin::Configuration);
-        for placed in servers {
-            let name = placed.spec.name.clone();
+        for server in servers {
+            let name = server.spec.name.clone();
             match gone.remove(&name) {
-                Some(entry) if entry.is(&placed) => {
-                    if entry.set_summary(placed.spec.summary) {
+                Some(entry) if entry.is(&server) => {
+                    if entry.set_summary(server.spec.summary) {
                         self.shared.described();
                     }
                     self.shared.publish(&entry);
                 }
                 // A configured name replaces a registered one.
-                Some(_) | None => drop(self.shared.add(placed)),
+                Some(_) | None => drop(self.shared.add(server)),
             }
         }
         gone.values().for_each(|entry| self.shared.forget(entry));
@@ -166,7 +166,7 @@ impl Servers {
         let _one_at_a_time = self.changing();
         for spec in servers {
             if self.shared.entry(spec.name.as_str()).is_none() {
-                drop(self.shared.add(PlacedServer { spec, set: None }));
+                drop(self.shared.add(ServerWithSet { spec, set: None }));
             }
         }
     }
@@ -178,8 +178,8 @@ impl Servers {
         let _ = tokio::time::timeout(patience, all).await;
     }
 
-    /// A number that changes whenever [`ServerControl::describe`] may say something else of a server whose tools are the
-    /// same.
+    /// A number that changes whenever [`ServerControl::describe`] may return another description of a server whose
+    /// tools are the same.
     #[must_use]
     pub fn descriptions(&self) -> u64 {
         self.shared.descriptions.load(Ordering::Acquire)
@@ -229,16 +229,16 @@ impl ServersState {
         self.descriptions.fetch_add(1, Ordering::Release);
     }
 
-    /// Adds a server, in the place of one of its name if there is one.
-    fn add(self: &Arc<Self>, placed: PlacedServer) -> Arc<ServerEntry> {
-        let before = self.entry(placed.spec.name.as_str());
+    /// Adds a server, and replaces any of its name.
+    fn add(self: &Arc<Self>, server: ServerWithSet) -> Arc<ServerEntry> {
+        let before = self.entry(server.spec.name.as_str());
         if let Some(before) = &before {
             // Written in another case, it is another source.
-            let is_same_source = before.spec().name.source() == placed.spec.name.source();
+            let is_same_source = before.spec().name.source() == server.spec.name.source();
             if is_same_source { self.remove(before) } else { self.forget(before) }
         }
-        let name = placed.spec.name.clone();
-        let entry = ServerEntry::new(placed, self.timeouts, &self.launcher, &self.observer);
+        let name = server.spec.name.clone();
+        let entry = ServerEntry::new(server, self.timeouts, &self.launcher, &self.observer);
         self.entries.write().insert(name, Arc::clone(&entry));
         entry.keep(self, before.as_ref(), |index| Arc::new(RegisterTools { entry: Arc::clone(&entry), index }));
         entry
@@ -274,11 +274,11 @@ impl ServersState {
         }
     }
 
-    /// Reserves quota for a server's tools, in place of its previous reservation.
+    /// Reserves quota for a server's tools, and replaces its previous reservation.
     fn admit(&self, entry: &Arc<ServerEntry>, tools: &[ToolDescriptor]) -> Result<(), QuotaExceeded> {
         let share = ServerUsage::of(tools);
         let mut quota = self.quota();
-        // A removed server reserves nothing: no one would release it.
+        // A removed server reserves nothing: its reservation would never be released.
         if self.has(entry) { quota.reserve(&entry.spec().name, share) } else { Ok(()) }
     }
 

@@ -122,14 +122,14 @@ pub struct ServerSpec {
     pub is_lazy: bool,
     /// Whether the server is configured but disabled.
     pub is_disabled: bool,
-    /// Who added it.
+    /// Origin of the server.
     pub origin: ServerOrigin,
     /// Purpose of the server, in the operator's words: at most 300 characters.
     pub summary: Option<Arc<str>>,
 }
 
 impl ServerSpec {
-    /// A server that has a name and a transport, and nothing else set.
+    /// A server with a name and a transport, without further settings.
     pub(crate) fn new(name: ServerName, transport: TransportSpec, origin: ServerOrigin) -> Self {
         Self {
             name,
@@ -145,7 +145,7 @@ impl ServerSpec {
         }
     }
 
-    /// One of the configuration.
+    /// A configured server.
     #[cfg(test)]
     pub(crate) fn of_tests(name: &str, transport: TransportSpec) -> Self {
         Self::new(ServerName::parse(name).unwrap(), transport, ServerOrigin::Configuration)
@@ -159,7 +159,7 @@ impl PartialEq for ServerSpec {
 }
 
 impl ServerSpec {
-    /// Whether a server that runs by one of them needs no restart for the other: they differ in the summary at most.
+    /// Whether a server needs no restart for the other configuration: they differ in the summary at most.
     #[must_use]
     pub fn runs_like(&self, other: &Self) -> bool {
         let Self { name, transport, tools, naming, validation, tool_timeout, is_lazy, is_disabled, origin, summary: _ } =
@@ -176,7 +176,7 @@ impl ServerSpec {
     }
 }
 
-/// Who added a server.
+/// Origin of a server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ServerOrigin {
     /// An operator, by configuration.
@@ -188,7 +188,7 @@ pub enum ServerOrigin {
 /// Transport to a server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum TransportSpec {
-    /// A child process, spoken to over its standard input and output.
+    /// A child process, connected by its standard input and output.
     Stdio(StdioSpec),
     /// An HTTP server.
     Http(HttpSpec),
@@ -215,7 +215,7 @@ pub struct StdioSpec {
 pub struct HttpSpec {
     /// Address of the server. Every request stays on the origin of this URL.
     pub url: Url,
-    /// Which transport it speaks.
+    /// Transport of the server.
     pub kind: HttpKind,
     /// Headers of every request.
     pub headers: BTreeMap<String, Secret>,
@@ -226,7 +226,7 @@ pub struct HttpSpec {
 /// A transport over HTTP.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum HttpKind {
-    /// Whichever answers: Streamable HTTP first, then HTTP+SSE.
+    /// Detected: Streamable HTTP if the server responds to it, else HTTP+SSE.
     Detect,
     /// Streamable HTTP.
     Streamable,
@@ -237,7 +237,7 @@ pub enum HttpKind {
 /// Authorisation of requests to an HTTP server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Credentials {
-    /// By nothing besides the headers.
+    /// Without credentials besides the headers.
     None,
     /// By one credential for all callers.
     Shared(Credential),

@@ -26,7 +26,7 @@ const PING_TIME: Duration = Duration::from_secs(30);
 
 /// Starts or connects the server, lists its tools, pings it, and ends it again.
 pub async fn probe(spec: &ServerSpec, launcher: &Launcher, scanner: &Scanner) -> ProbeReport {
-    // The phase stays so when nothing fails.
+    // The phase if no step fails.
     let status = ServerStatus::untried(spec, PhaseName::Ready);
     let mut probe = ProbeRun { spec, scanner, clock: launcher.clock(), steps: Vec::new(), status };
     if let Some(connected) = probe.connect(launcher).await {
@@ -92,11 +92,11 @@ impl ProbeRun<'_> {
         value
     }
 
-    /// Says how many tools there are, and keeps which.
+    /// Returns the number of tools as text, and keeps their names.
     fn sort_out(&mut self, about: &ServerInfo, listed: ServerListing) -> String {
         let count = listed.tools.len() + listed.unreadable.len();
         let definitions = definitions(self.spec, None, listed.tools, listed.unreadable, self.scanner, self.clock);
-        Findings::new(about, &definitions, self.scanner).tell(&mut self.status);
+        Findings::new(about, &definitions, self.scanner).report(&mut self.status);
         let Definitions { tools, hidden, .. } = definitions;
         self.status.tools = tools.iter().map(|tool| tool.name.to_string()).collect();
         self.status.hidden = hidden;
@@ -189,7 +189,7 @@ mod tests {
     use crate::spec::{Credentials, HttpKind, HttpSpec, ToolFilter, TransportSpec};
     use crate::testing;
 
-    /// Answers by session, and knows three tools, one of them with a schema that cannot be used.
+    /// Has sessions and three tools, one of them with a schema that cannot be used.
     const GOOD: &str = r#"
 import json, sys
 def tool(name, schema):
@@ -200,18 +200,18 @@ for line in sys.stdin:
     request = json.loads(line)
     if "id" not in request:
         continue
-    answer = {"jsonrpc": "2.0", "id": request["id"]}
+    response = {"jsonrpc": "2.0", "id": request["id"]}
     if request["method"] == "initialize":
-        answer["result"] = {"protocolVersion": "2025-06-18", "capabilities": {"tools": {}}, "serverInfo": {"name": "sums", "version": "7"}}
+        response["result"] = {"protocolVersion": "2025-06-18", "capabilities": {"tools": {}}, "serverInfo": {"name": "sums", "version": "7"}}
     elif request["method"] == "tools/list":
-        answer["result"] = {"tools": tools}
+        response["result"] = {"tools": tools}
     elif request["method"] == "ping":
-        answer["result"] = {}
+        response["result"] = {}
     else:
-        answer["error"] = {"code": -32601, "message": "no such method"}
-    print(json.dumps(answer), flush=True)
+        response["error"] = {"code": -32601, "message": "no such method"}
+    print(json.dumps(response), flush=True)
 "#;
-    /// Does not survive a question that it does not know.
+    /// Exits on an unknown request.
     const FRAGILE: &str = r#"
 line = sys.stdin.readline()
 if "server/discover" in line:
@@ -243,7 +243,7 @@ sys.stdin = First()
     }
 
     #[tokio::test]
-    async fn each_step_of_a_good_server_is_told_and_the_server_is_gone_afterwards() {
+    async fn each_step_of_a_good_server_is_reported_and_the_server_is_gone_afterwards() {
         let report = tried(&python(GOOD)).await;
         let pid = report.status.pid.unwrap();
         assert_eq!(
@@ -267,21 +267,21 @@ sys.stdin = First()
     }
 
     #[tokio::test]
-    async fn a_server_that_does_not_survive_the_question_for_its_generation_is_asked_again() {
+    async fn a_server_that_exits_on_the_probe_is_connected_to_without_it() {
         let report = tried(&python(&format!("{FRAGILE}{}", GOOD.replace("import json, sys", "import json")))).await;
         assert!(report.passed(), "{report:?}");
         assert_eq!(report.steps.len(), 3);
     }
 
     #[tokio::test]
-    async fn a_server_that_ends_at_once_is_told_with_its_last_words() {
+    async fn a_server_that_ends_at_once_is_reported_with_its_standard_error() {
         let report = tried(&python("print('no such database', file=sys.stderr); sys.exit(3)")).await;
-        let told = steps(&report);
-        assert_eq!((told.len(), told[0].0, told[0].1), (1, "connect", false));
-        assert!(told[0].2.contains("exit code 3"), "{}", told[0].2);
+        let steps = steps(&report);
+        assert_eq!((steps.len(), steps[0].0, steps[0].1), (1, "connect", false));
+        assert!(steps[0].2.contains("exit code 3"), "{}", steps[0].2);
         assert_eq!((report.passed(), report.status.phase), (false, PhaseName::Stopped));
         assert_eq!(report.status.stderr, ["no such database"]);
-        assert_eq!(report.status.last_error.as_deref(), Some(told[0].2));
+        assert_eq!(report.status.last_error.as_deref(), Some(steps[0].2));
     }
 
     #[tokio::test]
@@ -298,7 +298,7 @@ sys.stdin = First()
     }
 
     #[tokio::test]
-    async fn nobody_behind_a_url_is_told() {
+    async fn an_unreachable_url_is_reported() {
         // Installed by the daemon's `main`; a second installation is refused, and does no harm.
         let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
@@ -309,7 +309,7 @@ sys.stdin = First()
         assert_eq!((report.steps.len(), report.passed(), &*report.status.transport), (1, false, "http?"));
     }
 
-    /// Answers every call with the given text.
+    /// Responds to every call with the given text.
     const ECHO: &str = r#"
 import json, sys
 for line in sys.stdin:
@@ -328,7 +328,7 @@ for line in sys.stdin:
     }
 
     #[tokio::test]
-    async fn a_call_is_answered_and_nothing_is_left_of_the_server() {
+    async fn a_call_has_its_result_and_nothing_is_left_of_the_server() {
         let direct = start(ECHO).await.unwrap();
         let arguments: Map<String, Value> = [("text".to_owned(), Value::from("hi"))].into_iter().collect();
         let call = ToolCall { arguments: Arc::new(arguments), ..testing::call("echo") };

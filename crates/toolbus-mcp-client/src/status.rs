@@ -120,21 +120,21 @@ pub struct ShadowedTool {
     pub owner: String,
 }
 
-/// A tool, or what a server says of itself, that looks as if it meant to turn the model against the user.
+/// A tool, or a server's own texts, that look as if they meant to turn the model against the user.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct SuspectTexts {
-    /// Name of the tool; [`OF_SERVER`] for what the server says of itself.
+    /// Name of the tool; [`OF_SERVER`] for the server's own texts.
     pub name: String,
     /// Suspicions about the texts.
     pub suspicions: Vec<Suspicion>,
 }
 
-/// A tool, or what a server says of itself, whose texts were cleaned.
+/// A tool, or a server's own texts, that were cleaned.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct CleanedTexts {
-    /// Name of the tool; [`OF_SERVER`] for what the server says of itself.
+    /// Name of the tool; [`OF_SERVER`] for the server's own texts.
     pub name: String,
     /// Parts that were removed.
     pub removed: Removed,
@@ -204,7 +204,7 @@ impl PhaseName {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ProbeReport {
-    /// Steps of the trial, in order. Only the last step may have failed: nothing is tried after it.
+    /// Steps of the trial, in order. Only the last step may have failed.
     pub steps: Vec<ProbeStep>,
     /// The server as it was after the last step.
     pub status: ServerStatus,
@@ -278,7 +278,7 @@ mod tests {
         assert_eq!(about(None, Some(" "), Some("# Use\n\nFirst\nline\n\nMore")).as_deref(), Some("First line"));
         assert_eq!(about(None, None, None), None);
         let long = about(None, None, Some(&"x".repeat(1000))).unwrap();
-        assert_eq!(long.chars().count(), MAX_SUMMARY + 1, "and the mark that says so");
+        assert_eq!(long.chars().count(), MAX_SUMMARY + 1, "and the ellipsis");
     }
 
     #[test]

@@ -29,9 +29,9 @@ pub(crate) enum Lifetime {
     Always,
     /// From its first call until it has been idle for this long.
     WhileUsed(Duration),
-    /// Until its tools are listed: others are started to run them.
+    /// Until its tools are listed: each session starts a server of its own.
     UntilListed,
-    /// Until it ends, since what it holds is lost with it. Its tools are known already.
+    /// Until it ends: its state would be lost by a restart. Its tools are known already.
     Once,
 }
 
@@ -249,13 +249,13 @@ impl SupervisedServer {
 pub(crate) struct Timeouts {
     /// Longest time from a start to the end of the handshake. Package runners fetch what they run first.
     pub(crate) connect: Duration,
-    /// A server that has been ready for so long has recovered from whatever was wrong.
+    /// Time in which a ready server counts as recovered.
     pub(crate) stable: Duration,
     /// Time within which several list changes count as one.
     pub(crate) debounce: Duration,
     /// Interval of pings to an idle server.
     pub(crate) ping_period: Duration,
-    /// Longest wait for a server's answer to a ping.
+    /// Longest wait for the response to a ping.
     pub(crate) ping_time: Duration,
     /// Wait before a parked process is tried again without a call.
     pub(crate) parked: Duration,

@@ -19,7 +19,7 @@ pub(crate) const GIVEN_UP: &str = "the caller no longer waits for the response";
 pub(crate) struct TransportFailure(Arc<OnceLock<String>>);
 
 impl TransportFailure {
-    /// Says why the transport ends: part of a sentence that an operator reads, such as "the server ended with exit code
+    /// Sets the reason for the end: part of a sentence that an operator reads, such as "the server ended with exit code
     /// 3". What the server wrote must be bounded and escaped in it.
     pub(crate) fn set(&self, reason: impl Into<String>) {
         // A later reason follows from the first.
@@ -105,7 +105,7 @@ mod tests {
     use super::{TransportFailure, *};
 
     #[test]
-    fn the_first_reason_counts_for_everyone_who_shares_it() {
+    fn the_first_reason_counts_for_every_clone() {
         let failure = TransportFailure::default();
         let shared = failure.clone();
         assert_eq!(shared.get(), None);

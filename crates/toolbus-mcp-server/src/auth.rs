@@ -154,7 +154,7 @@ mod tests {
     }
 
     /// The outcome in short.
-    fn said(auth: &TokenAuth, values: &[&str]) -> String {
+    fn outcome(auth: &TokenAuth, values: &[&str]) -> String {
         match auth.authenticate(&headers(values)) {
             AuthOutcome::Principal(principal) => {
                 principal.agent.map_or("anybody".to_owned(), |agent| agent.to_string())
@@ -173,7 +173,7 @@ mod tests {
     #[test]
     fn a_token_lets_its_agent_in_and_nothing_else_does() {
         let auth = TokenAuth::new(CancellationToken::new());
-        assert_eq!(said(&auth, &["Bearer s3cret"]), "Closed");
+        assert_eq!(outcome(&auth, &["Bearer s3cret"]), "Closed");
         auth.replace([(agent("ana"), "s3cret"), (agent("bea"), "s3cret-of-bea"), (agent("bea"), "next")], false);
         let table: [(&[&str], &str); 12] = [
             (&["Bearer s3cret"], "ana"),
@@ -190,38 +190,38 @@ mod tests {
             (&[], "NoToken"),
         ];
         for (values, expected) in table {
-            assert_eq!(said(&auth, values), expected, "{values:?}");
+            assert_eq!(outcome(&auth, values), expected, "{values:?}");
         }
     }
 
     #[test]
-    fn an_open_server_admits_clients_without_a_token_and_none_with_a_wrong_one() {
+    fn an_open_server_admits_anonymous_clients_but_no_wrong_token() {
         let auth = TokenAuth::new(CancellationToken::new());
         auth.replace([(agent("ana"), "s3cret")], true);
-        assert_eq!(said(&auth, &[]), "anybody");
-        assert_eq!(said(&auth, &["Bearer s3cret"]), "ana");
-        assert_eq!(said(&auth, &["Bearer other"]), "Wrong");
+        assert_eq!(outcome(&auth, &[]), "anybody");
+        assert_eq!(outcome(&auth, &["Bearer s3cret"]), "ana");
+        assert_eq!(outcome(&auth, &["Bearer other"]), "Wrong");
     }
 
     #[test]
-    fn a_token_that_is_taken_away_or_given_to_another_does_not_count_any_more() {
+    fn a_removed_or_reassigned_token_is_revoked() {
         let auth = TokenAuth::new(CancellationToken::new());
         auth.replace([(agent("ana"), "one"), (agent("bea"), "two"), (agent("cleo"), "three")], true);
         let [ana, bea, cleo] = ["one", "two", "three"].map(|token| principal(&auth, &format!("Bearer {token}")));
-        let AuthOutcome::Principal(anybody) = auth.authenticate(&headers(&[])) else { panic!("not open") };
-        assert!(ana.token != bea.token && anybody.token.is_none());
+        let AuthOutcome::Principal(anonymous) = auth.authenticate(&headers(&[])) else { panic!("not open") };
+        assert!(ana.token != bea.token && anonymous.token.is_none());
         auth.replace([(agent("cleo"), "three"), (agent("ana"), "four"), (agent("ana"), "two")], false);
-        assert!(ana.revoked.is_cancelled() && bea.revoked.is_cancelled() && anybody.revoked.is_cancelled());
+        assert!(ana.revoked.is_cancelled() && bea.revoked.is_cancelled() && anonymous.revoked.is_cancelled());
         assert!(!cleo.revoked.is_cancelled());
         assert_eq!(principal(&auth, "Bearer three").token, cleo.token);
         assert_ne!(principal(&auth, "Bearer two").token, bea.token);
-        assert_eq!((said(&auth, &["Bearer one"]), said(&auth, &[])), ("Wrong".to_owned(), "NoToken".to_owned()));
+        assert_eq!((outcome(&auth, &["Bearer one"]), outcome(&auth, &[])), ("Wrong".to_owned(), "NoToken".to_owned()));
         auth.replace([], false);
-        assert_eq!(said(&auth, &["Bearer three"]), "Closed");
+        assert_eq!(outcome(&auth, &["Bearer three"]), "Closed");
     }
 
     #[test]
-    fn all_visitors_are_told_of_the_end() {
+    fn stopping_revokes_every_token() {
         let stop = CancellationToken::new();
         let auth = TokenAuth::new(stop.clone());
         auth.replace([(agent("ana"), "one")], false);
@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_keeper_shows_of_itself_holds_no_token() {
+    fn the_debug_output_has_no_token() {
         let auth = TokenAuth::new(CancellationToken::new());
         auth.replace([(agent("ana"), "s3cret")], false);
         assert!(!format!("{auth:?}").contains("s3cret"));

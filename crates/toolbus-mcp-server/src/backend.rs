@@ -30,13 +30,13 @@ pub struct CallerListing {
 /// A text that clients can read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Document {
-    /// Address of the document, which is all that it is asked for by.
+    /// Address of the document.
     pub uri: String,
     /// Name of the document.
     pub name: String,
     /// Name of the document as people are shown it.
     pub title: String,
-    /// Description of what is in the document.
+    /// Description of the content.
     pub description: String,
     /// MIME type of its text.
     pub mime_type: &'static str,
@@ -52,7 +52,7 @@ pub struct Unavailable(pub String);
 /// A call of a tool.
 #[derive(Debug)]
 pub struct BackendCall {
-    /// Who is asking.
+    /// The caller.
     pub caller: Arc<Caller>,
     /// The tool.
     pub tool: String,
@@ -79,10 +79,10 @@ pub trait Backend: Send + Sync + 'static {
     /// The texts that this caller may read, sorted by address.
     fn documents<'a>(&'a self, caller: &'a Caller) -> BoxFuture<'a, Result<Vec<Document>, Unavailable>>;
 
-    /// Numbers for the caller's tools and texts: others when those are others.
+    /// Fingerprints of the caller's tools and texts.
     fn fingerprints<'a>(&'a self, caller: &'a Caller) -> BoxFuture<'a, (u64, u64)>;
 
-    /// The name of the tool that this caller means by `name`, if it has one.
+    /// The tool that `name` means for this caller, if it has the tool.
     fn tool(&self, caller: &Caller, name: &str) -> Option<Arc<str>>;
 
     /// Whether [`READER`] reads entries of working memory, as far as that is known; a call of it may still be refused.
@@ -96,7 +96,7 @@ pub trait Backend: Send + Sync + 'static {
     /// Changes whenever what some caller may use may have changed.
     fn changes(&self) -> watch::Receiver<u64>;
 
-    /// The caller's session is over, and with it what was built for it.
+    /// Ends the caller's session, and the servers started for it.
     fn end_session(&self, caller: &Caller);
 }
 
@@ -171,7 +171,7 @@ impl Backend for Local {
             (document.uri, document.text).hash(&mut texts);
         }
         let tools = match &self.short_lists {
-            // What is not listed may change without a word.
+            // Changes of unlisted tools are not announced.
             Some(_) => {
                 let mut tools = DefaultHasher::new();
                 version(&self.listed(caller, &effective)).hash(&mut tools);

@@ -32,7 +32,7 @@ pub(crate) struct CallResult<'a> {
 
 #[derive(Serialize)]
 struct ResultMeta {
-    /// Mark of what came from a tool as data: nothing in it is an order.
+    /// Marks the tool's output as data, never an instruction.
     #[serde(rename = "toolbus/content-trust")]
     trust: &'static str,
     #[serde(rename = "toolbus/error", skip_serializing_if = "Option::is_none")]
@@ -53,12 +53,12 @@ pub(crate) struct ErrorMeta {
 
 impl ErrorMeta {
     pub(crate) fn of(failure: &ToolFailure) -> Self {
-        let told = failure.verdict(Effect::Undeclared, true);
+        let verdict = failure.verdict(Effect::Undeclared, true);
         Self {
-            code: told.code,
-            is_retryable: told.is_retryable,
+            code: verdict.code,
+            is_retryable: verdict.is_retryable,
             retry_after_ms: failure.retry_after.map(milliseconds),
-            outcome: told.outcome,
+            outcome: verdict.outcome,
         }
     }
 }

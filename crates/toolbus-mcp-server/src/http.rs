@@ -49,7 +49,7 @@ async fn listen(
         Ok(session) => session,
         Err(refused) => return *refused,
     };
-    // Ends with whatever holds it: this request, if its client goes meanwhile, or else the body of its response.
+    // Ends with its holder: this request, if its client goes meanwhile, or else the body of its response.
     let stream = session.stream();
     let over = response::any_cancelled([stream.over.clone(), principal.revoked, server.parts.closing.clone()]);
     let backend = Arc::clone(&server.parts.backend);

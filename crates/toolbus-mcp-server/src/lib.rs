@@ -1,8 +1,8 @@
 //! The bus as an MCP server: MCP clients get the tools of the bus, by the same policy as agents on the bus.
 //!
 //! [`McpServer`] implements the protocol over any transport. `http` is Streamable HTTP, `stdio` standard input and
-//! output. A [`Backend`] provides the tools: in the daemon [`Local`], which asks the policy and runs calls through the
-//! dispatcher.
+//! output. A [`Backend`] provides the tools: in the daemon [`Local`], which applies the policy and runs calls through
+//! the dispatcher.
 
 // Tests measure and spawn as they like.
 #![cfg_attr(test, allow(clippy::disallowed_methods))]

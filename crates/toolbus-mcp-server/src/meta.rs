@@ -14,7 +14,7 @@ const MAX_TOKEN: usize = 256;
 const PROTOCOL_VERSION: &str = "io.modelcontextprotocol/protocolVersion";
 const CLIENT_CAPABILITIES: &str = "io.modelcontextprotocol/clientCapabilities";
 
-/// `_meta` of a request. A field of another type than it should have is as good as absent.
+/// `_meta` of a request. A field of a wrong type counts as absent.
 #[derive(Debug, Default, Deserialize)]
 pub(crate) struct Meta<'a> {
     #[serde(borrow, default, rename = "progressToken")]
@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_says_what_it_is_written_in_and_which_trace_it_belongs_to() {
+    fn a_request_states_its_version_and_trace() {
         let params = raw(
             r#"{"_meta":{"progressToken":7,"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{},"traceparent":"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01","other":[1]},"name":"x"}"#,
         );
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_another_type_than_it_should_have_says_nothing() {
+    fn a_field_of_a_wrong_type_counts_as_absent() {
         for params in [
             "null",
             "[]",

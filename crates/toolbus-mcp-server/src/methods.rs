@@ -29,7 +29,7 @@ pub(crate) use self::listen::ListenFlow;
 /// Time for which a client may cache a list, in milliseconds. A client that listens is notified of changes.
 const FRESH_MS: u64 = 5_000;
 
-/// Settings for how the server presents itself, and what it takes.
+/// Name, version and limits of the server.
 #[derive(Debug, Clone)]
 pub struct McpServerSettings {
     /// The daemon's name in `serverInfo`.
@@ -117,8 +117,8 @@ impl McpMethod {
     }
 }
 
-/// Answers a request whose response is there at once.
-pub(crate) async fn answer(
+/// Responds to a request whose response needs no waiting.
+pub(crate) async fn respond(
     parts: &ServerParts,
     peer: &Peer,
     method: McpMethod,
@@ -137,7 +137,7 @@ pub(crate) async fn answer(
     }
 }
 
-/// The request that a client does not want answered any more.
+/// The request that a client cancels.
 pub(crate) fn cancelled(params: &RawValue) -> Option<Id> {
     #[derive(Deserialize)]
     struct Cancelled<'a> {
@@ -184,7 +184,7 @@ pub(crate) enum FlowStep {
 }
 
 impl Flow {
-    /// Returns what comes next. Nothing comes after [`FlowStep::Last`] and [`FlowStep::Nothing`].
+    /// Returns the next step. Nothing comes after [`FlowStep::Last`] and [`FlowStep::Nothing`].
     pub(crate) async fn next(&mut self) -> FlowStep {
         match self {
             Self::Call(call) => call.next().await,
@@ -289,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_or_goes_between_two_pages_moves_no_other_entry() {
+    fn changes_between_two_pages_move_no_other_entry() {
         let mut all = keys(300);
         let (first, next) = Cursor::default().page(&all, |key| key, String::clone, |_| 1);
         all.remove(199);
@@ -299,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cursor_of_somebody_else_is_refused() {
+    fn a_foreign_cursor_is_refused() {
         for text in ["!", "a", "_w"] {
             assert_eq!(Cursor::read(Some(text)).unwrap_err().code, RpcError::INVALID_PARAMS, "{text}");
         }

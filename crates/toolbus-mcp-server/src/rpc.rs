@@ -21,7 +21,7 @@ const MAX_SHOWN: usize = 200;
 pub(crate) struct RpcError {
     /// Kind of error.
     pub(crate) code: i32,
-    /// Text on what is wrong, and what to do next.
+    /// Text with the mistake, and advice.
     pub(crate) message: String,
     /// More of it, for programs.
     pub(crate) data: Option<Value>,
@@ -66,34 +66,34 @@ impl RpcError {
         Self::new(Self::INVALID_PARAMS, message)
     }
 
-    pub(crate) fn unsupported_version(asked: &str) -> Self {
+    pub(crate) fn unsupported_version(requested: &str) -> Self {
         let supported = Version::ALL.map(Version::as_str);
-        let asked = toolbus_core::text::shown(asked);
+        let requested = toolbus_core::text::shown(requested);
         Self {
-            data: Some(json!({"supported": supported, "requested": asked})),
+            data: Some(json!({"supported": supported, "requested": requested})),
             ..Self::new(
                 Self::UNSUPPORTED_PROTOCOL_VERSION,
-                format!("Version {asked} of the protocol is not spoken here; supported: {}.", supported.join(", ")),
+                format!("Version {requested} of the protocol is not spoken here; supported: {}.", supported.join(", ")),
             )
         }
     }
 }
 
-/// Longest id of a request, in bytes: answers repeat it.
+/// Longest id of a request, in bytes: responses repeat it.
 const MAX_ID: usize = 256;
 
 /// The id of a request, as the client wrote it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Id(Box<str>);
 
-/// A request: something that is answered.
+/// A request.
 #[derive(Debug)]
 pub(crate) struct RpcRequest<'a> {
     /// Id of the request.
     pub(crate) id: Id,
-    /// Method that is asked for.
+    /// Requested method.
     pub(crate) method: Cow<'a, str>,
-    /// With which parameters.
+    /// Parameters of the method.
     pub(crate) params: Option<&'a RawValue>,
 }
 
@@ -105,7 +105,7 @@ pub(crate) enum Message<'a> {
         method: Cow<'a, str>,
         params: Option<&'a RawValue>,
     },
-    /// A response. Nothing is ever asked of clients, so that it can be left unread.
+    /// A response. The server sends no requests, so that it is not read.
     Response,
 }
 
@@ -126,7 +126,7 @@ struct Raw<'a> {
     error: Option<&'a RawValue>,
 }
 
-/// Keeps `null` apart from what is absent.
+/// Distinguishes `null` from an absent field.
 fn present<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<&'de RawValue>, D::Error> {
     <&RawValue>::deserialize(deserializer).map(Some)
 }
@@ -255,13 +255,13 @@ pub(crate) fn failure(id: Option<&Id>, error: &RpcError) -> Bytes {
     written(&RpcFailure { jsonrpc: "2.0", id, error })
 }
 
-/// A message that is not answered.
+/// A notification.
 pub(crate) fn notification(method: &str, params: Option<impl Serialize>) -> Bytes {
     written(&Notification { jsonrpc: "2.0", method, params })
 }
 
 fn written(message: &impl Serialize) -> Bytes {
-    // What is written here are texts, numbers and JSON values, which serialise.
+    // Strings, numbers and JSON values always serialise.
     serde_json::to_vec(message).unwrap_or_default().into()
 }
 
@@ -277,7 +277,7 @@ mod tests {
             Ok(Message::Notification { method, params }) => {
                 format!("notification {method}{}", params.map_or("", RawValue::get))
             }
-            Ok(Message::Response) => "answer".to_owned(),
+            Ok(Message::Response) => "response".to_owned(),
             Err((id, error)) => {
                 format!("{} {} {}", id.map_or("-".to_owned(), |id| id.0.into()), error.code, error.message)
             }
@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_notifications_and_answers_are_told_apart() {
+    fn requests_notifications_and_responses_are_distinguished() {
         let request = read(r#" {"jsonrpc":"2.0","id":"a\"b","method":"tools/call","params":{"name":"x"}}"#);
         assert_eq!(request, r#"request "a\"b" tools/call {"name":"x"}"#);
         assert_eq!(read(r#"{"jsonrpc":"2.0","id":-7,"method":"ping"}"#), "request -7 ping -");
@@ -293,12 +293,12 @@ mod tests {
             read(r#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#),
             "notification notifications/initialized"
         );
-        assert_eq!(read(r#"{"jsonrpc":"2.0","id":1,"result":{}}"#), "answer");
-        assert_eq!(read(r#"{"jsonrpc":"2.0","id":1,"error":{"code":1,"message":""}}"#), "answer");
+        assert_eq!(read(r#"{"jsonrpc":"2.0","id":1,"result":{}}"#), "response");
+        assert_eq!(read(r#"{"jsonrpc":"2.0","id":1,"error":{"code":1,"message":""}}"#), "response");
     }
 
     #[test]
-    fn whatever_is_no_message_is_refused_with_what_is_wrong() {
+    fn invalid_messages_are_refused_with_the_reason() {
         insta::assert_snapshot!(read("[]"), @"- -32600 Batches are not taken: send one message at a time.");
         insta::assert_snapshot!(read(r#" [{"jsonrpc":"2.0","id":1,"method":"ping"}]"#), @"- -32600 Batches are not taken: send one message at a time.");
         insta::assert_snapshot!(read("{"), @"- -32700 The message is no JSON: EOF while parsing an object at line 1 column 1.");

@@ -39,12 +39,12 @@ pub(crate) enum Handled {
     Now(Bytes),
     /// An error, ready to be sent.
     Refused(RpcError, Bytes),
-    /// Answer that comes later, perhaps after other messages.
+    /// A response that comes later, perhaps after other messages.
     Later(Flow),
 }
 
 impl McpServer {
-    /// Puts the parts together. The server closes when `closing` is cancelled.
+    /// Creates the server. It closes when `closing` is cancelled.
     #[must_use]
     pub fn new(
         settings: McpServerSettings,
@@ -109,7 +109,7 @@ impl McpServer {
         Ok((Peer::of(session), body))
     }
 
-    /// Begins a session of a client whose requests stand alone, where its connection is known by other means.
+    /// Begins a session of a client with stateless requests, for its connection by standard input and output.
     pub(crate) fn begin_alone(
         &self,
         transport: &'static str,
@@ -120,8 +120,8 @@ impl McpServer {
         Ok(Peer::of(session))
     }
 
-    /// Answers a request.
-    pub(crate) async fn answer(&self, peer: &Peer, call: &RpcRequest<'_>) -> Handled {
+    /// Responds to a request.
+    pub(crate) async fn respond(&self, peer: &Peer, call: &RpcRequest<'_>) -> Handled {
         let method = McpMethod::parse(&call.method);
         let meta = Meta::of(call.params);
         let trace = meta.trace().or_else(|| peer.trace.clone());
@@ -135,7 +135,7 @@ impl McpServer {
         };
         let started = self.parts.events.started(&operation);
         let method = method.filter(|method| method.is_for(peer));
-        let answered = match method {
+        let response = match method {
             Some(McpMethod::CallTool) => {
                 let trace = started.trace().or(trace);
                 match methods::call::begin(&self.parts, peer, call, meta.progress_token(), trace) {
@@ -147,10 +147,10 @@ impl McpServer {
                 Ok(flow) => return Handled::Later(flow.observed(started)),
                 Err(error) => Err(error),
             },
-            Some(method) => methods::answer(&self.parts, peer, method, call).await,
+            Some(method) => methods::respond(&self.parts, peer, method, call).await,
             None => Err(RpcError::method_not_found(&call.method)),
         };
-        match answered {
+        match response {
             Ok(body) => {
                 started.finished(None, None);
                 Handled::Now(body)
@@ -163,7 +163,7 @@ impl McpServer {
         }
     }
 
-    /// Takes note of what is not answered.
+    /// Handles a notification.
     pub(crate) fn notified(&self, peer: &Peer, method: &str, params: Option<&RawValue>) {
         if method == "notifications/cancelled"
             && let (Some(session), Some(id)) = (&peer.session, params.and_then(methods::cancelled))

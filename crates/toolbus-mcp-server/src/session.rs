@@ -42,9 +42,8 @@ impl Sessions {
         Self { limits, clock, by_id: Mutex::default() }
     }
 
-    /// Begins a session, and returns the one that was evicted for it. Of a token at its limit, the session that has
-    /// been idle for longest is evicted; if the total is reached, one with
-    /// a revoked token is evicted first.
+    /// Begins a session, and returns the one that was evicted for it. For a token at its limit, its session that has
+    /// been idle for longest is evicted; at the total limit, a session of a revoked token is evicted first.
     pub(crate) fn begin(
         &self,
         owner: SessionOwner,
@@ -139,7 +138,7 @@ pub(crate) struct McpSession {
 struct SessionState {
     last_used: Instant,
     in_flight: HashMap<Id, CancellationToken>,
-    /// Ends the present stream of news.
+    /// Ends the present stream of notifications.
     stream: Option<CancellationToken>,
     listed: ListFingerprints,
 }
@@ -159,7 +158,7 @@ pub(crate) struct InFlightRequest {
     pub(crate) cancelled: CancellationToken,
 }
 
-/// A stream of news that is open, until this is dropped.
+/// An open stream of notifications, until this is dropped.
 #[derive(Debug)]
 pub(crate) struct SessionStream {
     session: Arc<McpSession>,
@@ -207,14 +206,14 @@ impl McpSession {
         Ok(InFlightRequest { session: Some((Arc::clone(self), id.clone())), cancelled })
     }
 
-    /// Cancels a request that is under way. One that is not was answered meanwhile.
+    /// Cancels a request that is under way. An unknown id has its response already.
     pub(crate) fn cancel(&self, id: &Id) {
         if let Some(cancelled) = self.lock().in_flight.get(id) {
             cancelled.cancel();
         }
     }
 
-    /// Begins a stream of news in the place of one that there may be.
+    /// Begins a stream of notifications, and ends an earlier one.
     pub(crate) fn stream(self: &Arc<Self>) -> SessionStream {
         let over = self.ended.child_token();
         if let Some(before) = self.lock().stream.replace(over.clone()) {
@@ -223,13 +222,13 @@ impl McpSession {
         SessionStream { session: Arc::clone(self), over }
     }
 
-    /// Returns what the client listed last. What it never listed is as it was when it began to listen, which is `now`.
+    /// Returns what the client listed last. An unlisted kind counts as listed `now`, at the start of listening.
     pub(crate) fn listed(&self, (tools, texts): (u64, u64)) -> (u64, u64) {
         let listed = &mut self.lock().listed;
         (*listed.tools.get_or_insert(tools), *listed.texts.get_or_insert(texts))
     }
 
-    /// Notes that the client lists what has these fingerprints; it keeps what is absent.
+    /// Notes the fingerprints of lists that the client gets; absent ones stay.
     pub(crate) fn lists(&self, now: ListFingerprints) {
         let listed = &mut self.lock().listed;
         listed.tools = now.tools.or(listed.tools);
@@ -254,7 +253,7 @@ impl McpSession {
         self.lock().last_used
     }
 
-    /// Whether nothing is under way, and no stream is open.
+    /// Whether no request is under way, and no stream is open.
     fn is_idle(&self) -> bool {
         let state = self.lock();
         state.in_flight.is_empty() && state.stream.as_ref().is_none_or(CancellationToken::is_cancelled)
@@ -412,13 +411,13 @@ mod tests {
         let ended: Vec<_> = sessions.expired().iter().map(|session| Arc::clone(&session.id)).collect();
         assert_eq!(ended, [Arc::clone(&idle.id)]);
         drop(in_flight);
-        assert!(sessions.expired().is_empty(), "it was in use until now");
+        assert!(sessions.expired().is_empty(), "in use until now");
         tokio::time::advance(Duration::from_secs(60)).await;
         assert_eq!(sessions.expired().len(), 1);
     }
 
     #[tokio::test(start_paused = true)]
-    async fn sessions_of_a_token_that_was_withdrawn_end_with_what_they_have_under_way() {
+    async fn sessions_of_a_revoked_token_end_once_idle() {
         let sessions = Sessions::new(LIMITS, Clock::SYSTEM);
         let gone = owner(1);
         let (idle, used) = (begin_of(&sessions, &gone).unwrap().0, begin_of(&sessions, &gone).unwrap().0);
@@ -433,7 +432,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn sessions_of_a_token_that_was_withdrawn_make_room_for_everybody_first() {
+    async fn sessions_of_a_revoked_token_make_room_first() {
         let sessions = Sessions::new(LIMITS, Clock::SYSTEM);
         let gone = owner(1);
         begin(&sessions, 2).unwrap();
@@ -468,7 +467,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_session_has_one_stream_the_last() {
+    async fn a_new_stream_of_a_session_ends_the_earlier_one() {
         let (session, _) = begin(&Sessions::new(LIMITS, Clock::SYSTEM), 1).unwrap();
         let (first, second) = (session.stream(), session.stream());
         assert!(first.over.is_cancelled() && !second.over.is_cancelled());
@@ -479,14 +478,14 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_session_whose_stream_has_ended_is_idle_from_then_on() {
+    async fn a_session_is_idle_from_the_end_of_its_stream() {
         let sessions = Sessions::new(LIMITS, Clock::SYSTEM);
         let (session, _) = begin(&sessions, 1).unwrap();
         let stream = session.stream();
         tokio::time::advance(Duration::from_secs(60)).await;
         assert!(sessions.expired().is_empty());
         drop(stream);
-        assert!(sessions.expired().is_empty(), "it was in use until now");
+        assert!(sessions.expired().is_empty(), "in use until now");
         tokio::time::advance(Duration::from_secs(60)).await;
         assert_eq!(sessions.expired().len(), 1);
     }

@@ -1,7 +1,7 @@
-//! Short lists: what a client is listed that may use more tools than a model can well read.
+//! Short lists for clients that may use more tools than a model can well read.
 //!
-//! A short list has the tools that find others, and those that the client's agent used most. All other tools of the agent
-//! are called as if they were listed.
+//! A short list has the tools that find others, and those that the client's agent used most. Unlisted tools of the
+//! agent can be called as well.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -26,7 +26,7 @@ const MAX_COUNTED: usize = 512;
 /// Clients whose choice is kept.
 const MAX_CHOICES: usize = 10_000;
 
-/// Which tools have a place of their own.
+/// Rules for short lists.
 #[derive(Debug, Clone, Copy)]
 pub struct ShortListRules {
     /// Most tools of a caller that are all listed.
@@ -74,7 +74,7 @@ impl ShortLists {
             counts.values_mut().for_each(|count| *count /= 2);
             counts.retain(|_, count| *count > 0);
         }
-        // One that finds no room was used less than all others.
+        // A tool without room was used less than all others.
         if counts.len() < MAX_COUNTED || counts.contains_key(tool) {
             *counts.entry(Arc::clone(tool)).or_default() += 1;
         }
@@ -139,7 +139,7 @@ mod tests {
         is_always: |tool| &*tool.source == "search",
     };
 
-    /// `count` tools, and one that finds them if there `is_finder`.
+    /// A policy with `count` tools, and a finder if `has_finder`.
     fn policy(count: usize, has_finder: bool) -> PolicyHandle {
         let registry = Registry::new();
         let mut tools: Vec<_> = (0..count).map(|n| ToolDescriptor::new(format!("t{n:03}"), "time", "local")).collect();
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_caller_with_more_tools_and_one_that_finds_them_gets_a_short_list() {
+    fn only_a_caller_with_many_tools_and_a_finder_gets_a_short_list() {
         let lists = ShortLists::new(RULES, Clock::SYSTEM);
         assert_eq!(names(&lists, &policy(49, true), &client("a")).len(), 50);
         assert_eq!(names(&lists, &policy(50, true), &client("a")), ["search_tools"]);

@@ -20,9 +20,9 @@ use crate::server::McpServer;
 
 /// Way in which requests come, as telemetry names it.
 const TRANSPORT: &str = "pipe";
-/// Messages that wait to be read by the client; while there are more, those who have more to say wait.
+/// Messages that wait to be read by the client; with more, senders wait.
 const MAX_OUTGOING: usize = 16;
-/// Time that requests under way get at the end of the input, so that what is written in one go is answered.
+/// Time that requests under way get at the end of the input, so that requests written in one go get their responses.
 const DRAIN_TIME: Duration = Duration::from_secs(5);
 /// Time that cancelled calls get to end in order.
 const CANCEL_TIME: Duration = Duration::from_millis(500);
@@ -41,8 +41,8 @@ pub enum StdioEnd {
 }
 
 impl McpServer {
-    /// Serves one client as this agent, until it disconnects or the server closes. Then what is under way has
-    /// been answered or cancelled, and the client's session has ended.
+    /// Serves one client as this agent, until it disconnects or the server closes. Then each request under way
+    /// has its response or was cancelled, and the client's session has ended.
     pub async fn serve(
         self,
         agent: Option<AgentName>,

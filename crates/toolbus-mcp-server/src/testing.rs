@@ -1,4 +1,4 @@
-//! A backend whose tools do as the tests say.
+//! A backend with tools that tests script.
 
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
@@ -40,7 +40,7 @@ pub(crate) struct Fake {
 }
 
 impl Fake {
-    /// A backend that runs calls so, for an agent `ana` who has these tools.
+    /// A backend that runs calls by `run`, for an agent `ana` with these tools.
     pub(crate) fn new(run: Run, tools: &[&str]) -> Arc<Self> {
         let fake = Self {
             run,
@@ -69,7 +69,7 @@ impl Fake {
         self.changes.send_modify(|version| *version += 1);
     }
 
-    pub(crate) fn says(&self, text: &str) {
+    pub(crate) fn set_instructions(&self, text: &str) {
         let document = Document {
             uri: "toolbus://servers/one/instructions".to_owned(),
             name: "one-instructions".to_owned(),

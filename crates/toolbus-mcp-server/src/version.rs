@@ -1,4 +1,4 @@
-//! The versions of MCP that the server speaks.
+//! The versions of MCP that the server supports.
 
 use std::fmt;
 
@@ -27,10 +27,10 @@ impl Version {
         Self::ALL.into_iter().find(|version| version.as_str() == text)
     }
 
-    /// The version of a session whose client asks for this one.
+    /// The version of a session whose client requests this one.
     #[must_use]
-    pub fn in_session(asked: &str) -> Self {
-        Self::parse(asked).filter(|version| version.has_sessions()).unwrap_or(Self::V20251125)
+    pub fn in_session(requested: &str) -> Self {
+        Self::parse(requested).filter(|version| version.has_sessions()).unwrap_or(Self::V20251125)
     }
 
     /// Checks whether the version begins with a handshake.
@@ -63,8 +63,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_session_speaks_what_the_client_asks_for_or_the_newest_that_has_sessions() {
-        for (asked, spoken) in [
+    fn a_session_has_the_requested_version_or_the_newest_with_sessions() {
+        for (requested, expected) in [
             ("2024-11-05", Version::V20241105),
             ("2025-06-18", Version::V20250618),
             ("2025-11-25", Version::V20251125),
@@ -72,7 +72,7 @@ mod tests {
             ("1999-01-01", Version::V20251125),
             ("", Version::V20251125),
         ] {
-            assert_eq!(Version::in_session(asked), spoken, "{asked}");
+            assert_eq!(Version::in_session(requested), expected, "{requested}");
         }
     }
 }

@@ -14,12 +14,12 @@ use toolbus_protocol::{McpServerSummary, McpServersIndexed, message_type, topic}
 use crate::model_tools::list::summaries;
 use crate::servers::ServerControl;
 
-/// Text of one message, in bytes; what is more goes into further messages.
+/// Text of one message, in bytes; the rest goes into further messages.
 const MAX_MESSAGE: usize = 1024 * 1024;
 /// Where the store has which of the daemon's own servers agents know of: names, by the name of an agent.
 const NAMESPACE: &str = "mcp.told";
-/// Key of the agents without a section of their own, who all may use the same servers. No agent is named so.
-const EVERYBODY: &str = "*";
+/// Key of the agents without a section of their own, which all may use the same servers. No agent is named so.
+const UNLISTED_AGENTS: &str = "*";
 
 /// The servers of which an agent may use tools, with the names of those tools. Published at the start, on request, and
 /// on changes.
@@ -27,12 +27,12 @@ pub struct Index {
     servers: Arc<dyn ServerControl>,
     store: Arc<dyn Store>,
     /// By key.
-    told: Mutex<BTreeMap<String, ToldServers>>,
+    known: Mutex<BTreeMap<String, KnownServers>>,
 }
 
 /// Names of servers that the agents of one key know of, by the folded name.
 #[derive(Default)]
-struct ToldServers {
+struct KnownServers {
     /// Those of an earlier process.
     earlier: BTreeMap<String, String>,
     /// As the store has them.
@@ -44,7 +44,7 @@ impl Index {
     /// were removed while no daemon ran.
     #[must_use]
     pub fn new(servers: Arc<dyn ServerControl>, store: Arc<dyn Store>) -> Self {
-        Self { servers, store, told: Mutex::default() }
+        Self { servers, store, known: Mutex::default() }
     }
 
     /// Whether an earlier process announced servers that no daemon without servers has announced as removed.
@@ -53,26 +53,26 @@ impl Index {
     }
 
     /// Reads what agents of one key know of. Without it, nothing is announced as removed.
-    async fn read(&self, key: &str) -> ToldServers {
+    async fn read(&self, key: &str) -> KnownServers {
         let stored = self.store.get(NAMESPACE, key).await.unwrap_or_else(|error| {
             tracing::warn!(%error, "could not read which MCP servers agents know of");
             None
         });
         let kept: BTreeSet<String> = stored.and_then(|stored| serde_json::from_slice(&stored).ok()).unwrap_or_default();
-        ToldServers { earlier: kept.iter().map(|name| (name.to_lowercase(), name.clone())).collect(), kept }
+        KnownServers { earlier: kept.iter().map(|name| (name.to_lowercase(), name.clone())).collect(), kept }
     }
 
     /// The servers that an earlier process announced to an agent, and that are no longer there.
     fn removed_since(&self, key: &str, now: &BTreeMap<String, McpServerSummary>) -> Vec<String> {
-        let told = self.told.lock();
-        let earlier = told.get(key).into_iter().flat_map(|told| &told.earlier);
+        let known = self.known.lock();
+        let earlier = known.get(key).into_iter().flat_map(|known| &known.earlier);
         let is_gone = |folded: &str, name: &str| !now.contains_key(folded) && self.servers.origin(name).is_none();
         earlier.filter(|(folded, name)| is_gone(folded, name)).map(|(_, name)| name.clone()).collect()
     }
 }
 
 fn key_of<'a>(agent: &'a AgentName, now: &EffectiveTools) -> &'a str {
-    if now.has_no_section() { EVERYBODY } else { agent.as_str() }
+    if now.has_no_section() { UNLISTED_AGENTS } else { agent.as_str() }
 }
 
 /// The topic of an agent's index. `None` for an agent named `refresh`, whose index every bridge would take for a
@@ -98,29 +98,29 @@ impl NotificationSource for Index {
         // Lazy servers are announced with all others, and as soon as their tools are known.
         let key = key_of(agent, now);
         let now = summaries(now, &*self.servers);
-        let told = match before {
+        let indexed = match before {
             // The requester waits for this message, even if it lists nothing.
             None => {
                 let removed_servers = self.removed_since(key, &now);
                 McpServersIndexed { servers: now.into_values().collect(), removed_servers }
             }
             Some(before) => {
-                let told = difference(&summaries(before, &*self.servers), now);
-                if told.servers.is_empty() && told.removed_servers.is_empty() {
+                let indexed = difference(&summaries(before, &*self.servers), now);
+                if indexed.servers.is_empty() && indexed.removed_servers.is_empty() {
                     return Vec::new();
                 }
-                told
+                indexed
             }
         };
-        parts(told).iter().map(|part| serde_json::to_vec(part).unwrap_or_default()).collect()
+        parts(indexed).iter().map(|part| serde_json::to_vec(part).unwrap_or_default()).collect()
     }
 
     fn recall<'a>(&'a self, agent: &'a AgentName, now: &'a EffectiveTools) -> BoxFuture<'a, ()> {
         Box::pin(async move {
             let key = key_of(agent, now);
-            if !self.told.lock().contains_key(key) {
-                let told = self.read(key).await;
-                self.told.lock().entry(key.to_owned()).or_insert(told);
+            if !self.known.lock().contains_key(key) {
+                let known = self.read(key).await;
+                self.known.lock().entry(key.to_owned()).or_insert(known);
             }
         })
     }
@@ -131,11 +131,11 @@ impl NotificationSource for Index {
             let mut names: BTreeSet<String> =
                 summaries(now, &*self.servers).into_values().map(|server| server.server_name).collect();
             {
-                let told = self.told.lock();
-                // One that has not connected yet is still known.
-                names.extend(told.get(key).into_iter().flat_map(|told| told.earlier.values().cloned()));
+                let known = self.known.lock();
+                // A server that has not connected yet is still known.
+                names.extend(known.get(key).into_iter().flat_map(|known| known.earlier.values().cloned()));
                 names.retain(|name| self.servers.origin(name).is_some());
-                if told.get(key).is_some_and(|told| told.kept == names) {
+                if known.get(key).is_some_and(|known| known.kept == names) {
                     return;
                 }
             }
@@ -144,7 +144,7 @@ impl NotificationSource for Index {
                 false => self.store.put(NAMESPACE, key, serde_json::to_vec(&names).unwrap_or_default()).await,
             };
             match kept {
-                Ok(()) => self.told.lock().entry(key.to_owned()).or_default().kept = names,
+                Ok(()) => self.known.lock().entry(key.to_owned()).or_default().kept = names,
                 Err(error) => tracing::warn!(%error, "could not keep which MCP servers agents know of"),
             }
         })
@@ -162,10 +162,10 @@ fn difference(
 }
 
 /// The same in messages that any broker takes: each adds to those before it.
-fn parts(told: McpServersIndexed) -> Vec<McpServersIndexed> {
-    let mut part = McpServersIndexed { servers: Vec::new(), removed_servers: told.removed_servers };
+fn parts(indexed: McpServersIndexed) -> Vec<McpServersIndexed> {
+    let mut part = McpServersIndexed { servers: Vec::new(), removed_servers: indexed.removed_servers };
     let (mut parts, mut size) = (Vec::new(), 0);
-    for server in told.servers {
+    for server in indexed.servers {
         size += server.tool_names.iter().chain(&server.summary).map(String::len).sum::<usize>();
         if size > MAX_MESSAGE && !part.servers.is_empty() {
             parts.push(std::mem::take(&mut part));
@@ -187,38 +187,38 @@ mod tests {
     }
 
     #[test]
-    fn an_agent_of_the_name_of_the_request_is_told_nothing() {
+    fn an_agent_named_like_the_refresh_request_has_no_topic() {
         let topic = |agent: &str| topic_of(&AgentName::parse(agent).unwrap());
         assert_eq!(topic("refresh"), None);
         assert_eq!(topic("ana").as_deref(), Some("tool.meta.mcp.ana"));
     }
 
     #[test]
-    fn what_is_too_much_for_one_message_goes_into_several_and_nothing_is_lost() {
-        let told = McpServersIndexed {
+    fn a_large_index_is_split_into_several_messages() {
+        let indexed = McpServersIndexed {
             servers: (0..30).map(|number| server(&format!("s{number}"), 1_000)).collect(),
             removed_servers: vec!["gone".to_owned()],
         };
-        let parts = parts(told.clone());
+        let parts = parts(indexed.clone());
         assert!(parts.len() > 1);
         for part in &parts {
             let size = serde_json::to_vec(part).unwrap().len();
             assert!(size < 2 * MAX_MESSAGE && !part.servers.is_empty(), "{size}");
         }
         let all: Vec<McpServerSummary> = parts.iter().flat_map(|part| part.servers.clone()).collect();
-        assert_eq!(all, told.servers);
+        assert_eq!(all, indexed.servers);
         let removed: Vec<&String> = parts.iter().flat_map(|part| &part.removed_servers).collect();
-        assert_eq!(removed, ["gone"], "said once, and first");
+        assert_eq!(removed, ["gone"], "once, and first");
         assert_eq!(parts[0].removed_servers, ["gone"]);
     }
 
     #[test]
-    fn a_server_that_is_larger_than_a_message_still_gets_one_of_its_own() {
-        let told = McpServersIndexed {
+    fn a_server_larger_than_a_message_gets_a_message_of_its_own() {
+        let indexed = McpServersIndexed {
             servers: vec![server("a", 1), server("b", 20_000), server("c", 1)],
             removed_servers: Vec::new(),
         };
-        let sizes: Vec<usize> = parts(told).iter().map(|part| part.servers.len()).collect();
+        let sizes: Vec<usize> = parts(indexed).iter().map(|part| part.servers.len()).collect();
         assert_eq!(sizes.iter().sum::<usize>(), 3);
         assert!(sizes.iter().all(|size| *size > 0), "{sizes:?}");
     }

@@ -28,10 +28,10 @@ use crate::servers::ServerControl;
 const MANAGE_TIME: Duration = Duration::from_secs(25);
 /// Largest reply, in bytes: what surely fits into a message.
 const MAX_REPLY: usize = 8 * 1024 * 1024;
-/// The kind of backend, as answers name it.
+/// The kind of backend, as replies name it.
 const PROVIDER: &str = "mcp";
 
-/// Answers what agents ask about servers: with what the asking agent may use, and with an error rather than not at all.
+/// Replies to agents' requests about servers: with what the agent may use, and with an error rather than not at all.
 pub struct ManageHandler {
     policy: PolicyHandle,
     servers: Arc<dyn ServerControl>,
@@ -42,8 +42,8 @@ pub struct ManageHandler {
 }
 
 impl ManageHandler {
-    /// Answers from `policy` and `servers`; what changes something is a call through `invoker`. With `ignores_unknown`,
-    /// requests for servers that the caller does not have are not answered.
+    /// Replies from `policy` and `servers`; what changes something is a call through `invoker`. With `ignores_unknown`,
+    /// requests for servers that the caller does not have get no reply.
     #[must_use]
     pub fn new(
         policy: PolicyHandle,
@@ -79,22 +79,22 @@ impl ManageHandler {
     async fn details(&self, request: &ControlRequest) -> ControlReply {
         let name = match McpGetServiceDetailsRequest::parse(&request.body) {
             Ok(request) => request.server_name,
-            Err(error) => return details_said(&failed(String::new(), unreadable(&error))),
+            Err(error) => return details_reply(&failed(String::new(), unreadable(&error))),
         };
         let effective = self.awaited(request, &name).await;
         let (servers, server) = (Arc::clone(&self.servers), name.clone());
         let work = move || {
-            let said = details_of(&effective, &*servers, &server).map(|details| details_said(&details));
-            said.filter(|said| said.size() <= MAX_REPLY).unwrap_or_else(|| {
+            let reply = details_of(&effective, &*servers, &server).map(|details| details_reply(&details));
+            reply.filter(|reply| reply.size() <= MAX_REPLY).unwrap_or_else(|| {
                 let error = "The server's tools are too many for one message. Ask for one with \
                              mcp_get_service_details and its tool_name.";
-                details_said(&failed(server, error.to_owned()))
+                details_reply(&failed(server, error.to_owned()))
             })
         };
         let turns = self.policy.turns();
         match turns.run(request.sharer(), request.body.len(), request.deadline(MANAGE_TIME), work).await {
-            Ok((said, turn)) => said.in_turn(turn),
-            Err(failure) => details_said(&failed(name, failure.message)),
+            Ok((reply, turn)) => reply.in_turn(turn),
+            Err(failure) => details_reply(&failed(name, failure.message)),
         }
     }
 
@@ -104,11 +104,11 @@ impl ManageHandler {
         let known = self.policy.registry().snapshot();
         if known.get(call.tool).is_none_or(|tool| *tool.descriptor.source != *SOURCE) {
             let text = format!("Tool '{}' is not registered: registration is off.", call.tool);
-            return call.said(Err(ToolFailure::new(Cause::UnknownTool, text)));
+            return call.reply(Err(ToolFailure::new(Cause::UnknownTool, text)));
         }
         let Some(_turn) = self.waiting.take(self.policy.effective(&request.caller).section_name()) else {
             let text = "Others of your requests about servers are still under way. Try again when they have ended.";
-            return call.said(Err(ToolFailure::new(Cause::Overloaded, text)));
+            return call.reply(Err(ToolFailure::new(Cause::Overloaded, text)));
         };
         let id = request.envelope.message_id.as_deref().map(|id| toolbus_protocol::bounded(id).into());
         let inner = InnerCall {
@@ -126,7 +126,7 @@ impl ManageHandler {
             progress: None,
         };
         let result = self.invoker.invoke(inner).await;
-        call.said(result)
+        call.reply(result)
     }
 }
 
@@ -148,7 +148,7 @@ impl ControlHandler for ManageHandler {
             if self.is_others(request).await {
                 return Ok(None);
             }
-            let said = if is(types::MCP_GET_SERVICE_DETAILS_REQUEST) {
+            let reply = if is(types::MCP_GET_SERVICE_DETAILS_REQUEST) {
                 self.details(request).await
             } else if is(types::MCP_REGISTER_SERVER_REQUEST) {
                 match ManagedCall::register(&request.body) {
@@ -161,9 +161,9 @@ impl ControlHandler for ManageHandler {
                     Err(error) => refused_unregister(&unreadable(&error)),
                 }
             } else {
-                unserved::said(&request.envelope.message_type, &request.body)?
+                unserved::reply(&request.envelope.message_type, &request.body)?
             };
-            Ok(Some(said.of(PROVIDER)))
+            Ok(Some(reply.of(PROVIDER)))
         })
     }
 }
@@ -194,7 +194,7 @@ fn details_of(
     })
 }
 
-fn details_said(response: &McpGetServiceDetailsResponse) -> ControlReply {
+fn details_reply(response: &McpGetServiceDetailsResponse) -> ControlReply {
     ControlReply::new(types::MCP_GET_SERVICE_DETAILS_RESPONSE, response)
 }
 
@@ -210,8 +210,8 @@ fn failed(server_name: String, error: String) -> McpGetServiceDetailsResponse {
 /// Most requests of one agent that wait at a time. All agents share the room that a topic has, which is more than this.
 const MAX_WAITING: usize = 4;
 
-/// Who waits how often, by name of the section that a caller has: callers without one are one agent, so that there are
-/// no more names than the configuration gives.
+/// Slots by name of the section that a caller has: callers without one are one agent, so that there are no more names
+/// than the configuration gives.
 #[derive(Default)]
 pub(super) struct WaitLimits(Mutex<HashMap<Arc<str>, Arc<Semaphore>>>);
 
@@ -266,7 +266,7 @@ impl ManagedCall {
     }
 
     /// The response to the request, from the result of the call.
-    pub(super) fn said(self, result: Result<ToolOutput, ToolFailure>) -> ControlReply {
+    pub(super) fn reply(self, result: Result<ToolOutput, ToolFailure>) -> ControlReply {
         let name = shown(&self.server);
         let is_register = self.tool == REGISTER;
         // Agents prefix the text themselves, with the same words as the tools.
@@ -310,7 +310,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_agent_has_places_of_its_own_and_gets_them_back() {
+    fn each_agent_has_its_own_slots_and_gets_them_back() {
         let limits = WaitLimits::default();
         let mut held: Vec<_> = (0..MAX_WAITING).map(|_| limits.take("ana").unwrap()).collect();
         assert!(limits.take("ana").is_none());

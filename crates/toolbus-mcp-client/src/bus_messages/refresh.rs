@@ -24,17 +24,17 @@ pub struct RefreshHandler {
     policy: PolicyHandle,
     notify: NotifyHandle,
     servers: Arc<dyn ServerControl>,
-    asked: Mutex<Pauses>,
+    pauses: Mutex<Pauses>,
     remembered: RememberedAgents,
 }
 
-/// When which server was asked to list its tools again, of those whose pause is not over.
+/// Times of the last listing that was requested of each server, of those whose pause is not over.
 #[derive(Default)]
 struct Pauses(BTreeMap<ServerName, Instant>);
 
 impl RefreshHandler {
-    /// Informs agents through `notify`, and those of `servers` asked whose tools they could use by `policy`. Who asked
-    /// is remembered in `remembered`.
+    /// Informs agents through `notify`, and refreshes those of `servers` whose tools they could use by `policy`. The
+    /// requesters are kept in `remembered`.
     #[must_use]
     pub fn new(
         policy: PolicyHandle,
@@ -42,15 +42,15 @@ impl RefreshHandler {
         servers: Arc<dyn ServerControl>,
         remembered: RememberedAgents,
     ) -> Self {
-        Self { policy, notify, servers, asked: Mutex::default(), remembered }
+        Self { policy, notify, servers, pauses: Mutex::default(), remembered }
     }
 
     /// Notifies every remembered agent that has no section in the configuration.
-    pub async fn tell_again(&self) {
+    pub async fn notify_again(&self) {
         let configured = self.policy.configured_agents();
         let agents = self.remembered.agents().await.into_iter().filter(|agent| !configured.contains(agent));
-        let tell = async |agent| self.notify.notify(&Caller { has_section: false, ..Caller::agent(agent) }).await;
-        join_all(agents.map(tell)).await;
+        let notify = async |agent| self.notify.notify(&Caller { has_section: false, ..Caller::agent(agent) }).await;
+        join_all(agents.map(notify)).await;
     }
 
     /// Remembers an agent without a section that could use some server.
@@ -63,14 +63,14 @@ impl RefreshHandler {
         }
     }
 
-    /// Asks one server, or all, as far as the caller could use their tools and they were not asked just now.
-    fn ask(&self, caller: &Caller, server: Option<&str>) {
+    /// Refreshes one server, or all, as far as the caller could use their tools and they were not refreshed just now.
+    fn refresh(&self, caller: &Caller, server: Option<&str>) {
         let mut servers = self.servers.within_reach(&self.policy.effective(caller));
         if let Some(server) = server {
             let Ok(server) = ServerName::parse(server) else { return };
             servers.retain(|known| *known == server);
         }
-        let due = self.asked.lock().due(servers, self.remembered.clock.now());
+        let due = self.pauses.lock().due(servers, self.remembered.clock.now());
         due.iter().for_each(|server| self.servers.refresh(server));
     }
 }
@@ -80,15 +80,15 @@ impl ControlHandler for RefreshHandler {
         Some(message_type::MCP_METADATA_REFRESH_REQUEST)
     }
 
-    fn handle<'a>(&'a self, asked: &'a ControlRequest) -> BoxFuture<'a, Result<Option<ControlReply>, ControlError>> {
+    fn handle<'a>(&'a self, received: &'a ControlRequest) -> BoxFuture<'a, Result<Option<ControlReply>, ControlError>> {
         Box::pin(async move {
-            let request = McpMetadataRefreshRequest::parse(&asked.body)?;
-            if asked.caller.agent.is_none() {
+            let request = McpMetadataRefreshRequest::parse(&received.body)?;
+            if received.caller.agent.is_none() {
                 return Err(ControlError::NoAgent);
             }
-            self.ask(&asked.caller, request.server_name.as_deref());
-            self.notify.notify(&asked.caller).await;
-            self.remember(&asked.caller).await;
+            self.refresh(&received.caller, request.server_name.as_deref());
+            self.notify.notify(&received.caller).await;
+            self.remember(&received.caller).await;
             Ok(None)
         })
     }
@@ -109,14 +109,14 @@ impl Pauses {
     }
 }
 
-/// Where the store has them: one value, with the times at which they asked, in seconds since 1970.
+/// Namespace of the remembered agents in the store: one value, with the times of their requests in seconds since 1970.
 const NAMESPACE: &str = "mcp.asked";
 const KEY: &str = "agents";
-/// Most agents that are remembered; of more those that asked first are forgotten.
+/// Most agents that are remembered; beyond, the earliest requesters are forgotten.
 const MAX_AGENTS: usize = 1_000;
-/// Longest time that an agent is remembered without asking again.
+/// Longest time that an agent is remembered without another request.
 const REMEMBERED: Duration = Duration::from_secs(30 * 24 * 60 * 60);
-/// An agent that asks again within this time is not written down again.
+/// An agent that requests again within this time is not stored again.
 const FRESH: Duration = Duration::from_secs(60 * 60);
 
 /// Remembers agents without a section in the configuration. Those with one are notified at the start anyway.
@@ -134,7 +134,7 @@ impl RememberedAgents {
         Self { store, clock, times: tokio::sync::Mutex::default() }
     }
 
-    /// Remembers that an agent asked.
+    /// Remembers a request of an agent.
     pub(super) async fn note(&self, agent: &AgentName) {
         self.note_at(agent, self.now()).await;
     }
@@ -151,14 +151,14 @@ impl RememberedAgents {
             let oldest = times.iter().min_by_key(|(_, time)| **time).map(|(agent, _)| agent.clone());
             times.retain(|agent, _| Some(agent) != oldest.as_ref());
         }
-        // Texts and numbers: there is nothing that JSON cannot hold.
+        // Strings and numbers always serialise.
         match self.store.put(NAMESPACE, KEY, serde_json::to_vec(&times).unwrap_or_default()).await {
             Ok(()) => *held = Some(times),
             Err(error) => tracing::warn!(%error, "could not remember which agents asked about MCP servers"),
         }
     }
 
-    /// The agents that asked lately.
+    /// The agents with recent requests.
     pub(super) async fn agents(&self) -> Vec<AgentName> {
         let mut held = self.times.lock().await;
         let (times, now) = (self.read(&mut held).await, self.now());
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_is_asked_again_after_a_pause_and_each_has_its_own() {
+    fn each_server_is_refreshed_again_after_its_own_pause() {
         let (mut pauses, now) = (Pauses::default(), Clock::SYSTEM.now());
         assert_eq!(due(&mut pauses, &["A", "b"], now), ["A", "b"]);
         assert_eq!(due(&mut pauses, &["a", "c"], now + PAUSE / 2), ["c"]);
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_remembered_of_a_server_whose_pause_is_over() {
+    fn a_server_is_forgotten_after_its_pause() {
         let (mut pauses, now) = (Pauses::default(), Clock::SYSTEM.now());
         due(&mut pauses, &["a", "b"], now);
         due(&mut pauses, &["c"], now + PAUSE);
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn agents_are_remembered_by_whoever_has_the_store_next() {
+    async fn remembered_agents_survive_a_restart() {
         let store: Arc<dyn Store> = Arc::new(MemoryStore::default());
         RememberedAgents::new(Arc::clone(&store), Clock::SYSTEM).note(&agent(1)).await;
         RememberedAgents::new(Arc::clone(&store), Clock::SYSTEM).note(&agent(2)).await;
@@ -224,26 +224,26 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn those_that_asked_first_or_long_ago_are_forgotten() {
-        let asked = RememberedAgents::new(Arc::new(MemoryStore::default()), Clock::SYSTEM);
-        let now = asked.now();
-        asked.note_at(&agent(9_999), now - REMEMBERED.as_secs()).await;
+    async fn the_earliest_and_expired_requesters_are_forgotten() {
+        let remembered = RememberedAgents::new(Arc::new(MemoryStore::default()), Clock::SYSTEM);
+        let now = remembered.now();
+        remembered.note_at(&agent(9_999), now - REMEMBERED.as_secs()).await;
         for number in 0..=MAX_AGENTS {
-            asked.note_at(&agent(number), now + number as u64).await;
+            remembered.note_at(&agent(number), now + number as u64).await;
         }
-        let known = asked.agents().await;
+        let known = remembered.agents().await;
         assert_eq!((known.len(), &known[0]), (MAX_AGENTS, &agent(1)));
     }
 
     #[tokio::test]
-    async fn an_agent_that_asks_again_and_again_is_written_down_once() {
+    async fn an_agent_that_requests_repeatedly_is_stored_once() {
         let store = Arc::new(MemoryStore::default());
-        let asked = RememberedAgents::new(Arc::clone(&store) as _, Clock::SYSTEM);
-        asked.note_at(&agent(1), 1_000).await;
+        let remembered = RememberedAgents::new(Arc::clone(&store) as _, Clock::SYSTEM);
+        remembered.note_at(&agent(1), 1_000).await;
         Store::delete(&*store, NAMESPACE, KEY).await.unwrap();
-        asked.note_at(&agent(1), 1_000 + FRESH.as_secs() - 1).await;
+        remembered.note_at(&agent(1), 1_000 + FRESH.as_secs() - 1).await;
         assert_eq!(Store::get(&*store, NAMESPACE, KEY).await.unwrap(), None);
-        asked.note_at(&agent(1), 1_000 + FRESH.as_secs()).await;
+        remembered.note_at(&agent(1), 1_000 + FRESH.as_secs()).await;
         assert!(Store::get(&*store, NAMESPACE, KEY).await.unwrap().is_some());
     }
 }

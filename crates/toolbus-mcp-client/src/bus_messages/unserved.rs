@@ -19,12 +19,12 @@ struct NotServed {
     error: String,
 }
 
-/// Says that what is asked for is not offered.
+/// Replies that a request is not supported.
 ///
 /// # Errors
 ///
 /// If the type is not a peer's `…Request`, so that no response type can be derived.
-pub(super) fn said(message_type: &str, body: &[u8]) -> Result<ControlReply, ControlError> {
+pub(super) fn reply(message_type: &str, body: &[u8]) -> Result<ControlReply, ControlError> {
     let is = |name: &str| message_type.eq_ignore_ascii_case(name);
     // What cannot be read is not repeated; the reply is the same.
     let McpEchoed { server_name, prompt_name, uri, question_id } = McpEchoed::parse(body).unwrap_or_default();
@@ -67,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_type_of_an_answer_follows_from_that_of_the_request() {
+    fn the_reply_type_follows_from_the_request_type() {
         assert_eq!(reply_type("RockBot.Tools.Mcp.McpNewRequest").as_deref(), Some("RockBot.Tools.Mcp.McpNewResponse"));
         let long = format!("RockBot.{}Request", "x".repeat(MAX_TYPE));
         for name in ["", "my.Request", "RockBot.Tools.Mcp.McpNew", "RockBot.ü.Request", "RockBot.a b.Request", &long] {

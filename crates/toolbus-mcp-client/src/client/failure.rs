@@ -20,13 +20,13 @@ pub(crate) enum RequestError {
     /// The server wants credentials that it was not given.
     #[error("{0}")]
     AuthRequired(String),
-    /// The server did not survive the probe, as old ones may: to be asked with `initialize`.
+    /// The server did not survive the probe, as old ones may: to be connected to with `initialize`.
     #[error("{0}")]
     ProbeFailed(String),
-    /// The server is stateless, and its response to the probe came after `initialize` was sent: to be asked again
-    /// without.
+    /// The server is stateless, and its response to the probe came after `initialize` was sent: to be connected to
+    /// again without.
     #[error("{0}")]
-    AnsweredLate(String),
+    RespondedLate(String),
     /// Anything else.
     #[error("{0}")]
     Failed(String),
@@ -37,7 +37,7 @@ impl RequestError {
     pub(crate) const fn next(&self) -> Option<SessionMode> {
         match self {
             Self::ProbeFailed(_) => Some(SessionMode::Sessions),
-            Self::AnsweredLate(_) => Some(SessionMode::Stateless),
+            Self::RespondedLate(_) => Some(SessionMode::Stateless),
             Self::AuthRequired(_) | Self::Failed(_) => None,
         }
     }
@@ -46,7 +46,7 @@ impl RequestError {
     pub(super) const fn error_type(&self) -> &'static str {
         match self {
             Self::AuthRequired(_) => "auth_required",
-            Self::ProbeFailed(_) | Self::AnsweredLate(_) | Self::Failed(_) => "connect_failed",
+            Self::ProbeFailed(_) | Self::RespondedLate(_) | Self::Failed(_) => "connect_failed",
         }
     }
 }
@@ -66,36 +66,38 @@ impl From<ToolFailure> for CallError {
     }
 }
 
-/// A handshake that failed. `asked` is the method that was not answered well, `ended` why the connection is over.
+/// A handshake that failed. `method` is the one without a valid response, `ended` why the connection is over.
 pub(super) fn handshake(
     error: &ClientInitializeError,
-    asked: &str,
+    method: &str,
     ended: Option<&str>,
     kind: fn(String) -> RequestError,
 ) -> RequestError {
     let text = match error {
         ClientInitializeError::ExpectedInitResponse(_) | ClientInitializeError::ExpectedInitResult(_) => {
-            format!("the server answered `{asked}` with something else than its result")
+            format!("the server answered `{method}` with something else than its result")
         }
         ClientInitializeError::ConflictInitResponseId(expected, received)
         | ClientInitializeError::UncorrelatedErrorResponse { expected, received } => {
             let received = shown(&received.to_string(), 64);
-            format!("the server answered `{asked}` with the id {received} instead of {expected}")
+            format!("the server answered `{method}` with the id {received} instead of {expected}")
         }
         ClientInitializeError::ConnectionClosed(_) => {
-            format!("{}; `{asked}` was not answered", ended.unwrap_or("the server closed the connection"))
+            format!("{}; `{method}` was not answered", ended.unwrap_or("the server closed the connection"))
         }
         ClientInitializeError::TransportError { error, .. } => {
-            format!("`{asked}` could not be sent: {}", chain(error.error.as_ref()))
+            format!("`{method}` could not be sent: {}", chain(error.error.as_ref()))
         }
         ClientInitializeError::JsonRpcError(error) => {
-            format!("the server refused `{asked}`: {} ({})", shown(&error.message, MAX_TEXT), error.code.0)
+            format!("the server refused `{method}`: {} ({})", shown(&error.message, MAX_TEXT), error.code.0)
         }
         ClientInitializeError::NoCompatibleProtocolVersion { server_supported, .. } => {
             let versions: Vec<_> = server_supported.iter().take(8).map(|version| shown(version.as_str(), 32)).collect();
             format!("the server speaks no stateless version of the protocol that is known here, but {versions:?}")
         }
-        ClientInitializeError::LegacyFallbackFailed { fallback, .. } => return handshake(fallback, asked, ended, kind),
+        ClientInitializeError::LegacyFallbackFailed { fallback, .. } => {
+            return handshake(fallback, method, ended, kind);
+        }
         other => shown(&other.to_string(), MAX_TEXT),
     };
     if cause_of(error) == Some(Cause::AuthRequired) { RequestError::AuthRequired(text) } else { kind(text) }
@@ -111,7 +113,7 @@ pub(super) fn unknown_version(version: &str) -> RequestError {
     ))
 }
 
-/// A request of ours that was not answered.
+/// A request without a response.
 pub(super) fn request(method: &str, error: &ServiceError, ended: Option<&str>) -> RequestError {
     if let ServiceError::TransportSend(error) = error
         && classify(error.error.as_ref()) == Some(Cause::AuthRequired)
@@ -133,7 +135,7 @@ pub(super) fn request(method: &str, error: &ServiceError, ended: Option<&str>) -
     })
 }
 
-/// A call that was not answered with a result.
+/// A call without a result.
 pub(super) fn call(tool: &str, error: ServiceError, ended: Option<&str>) -> CallError {
     match error {
         ServiceError::McpError(error) => refused(tool, &error).into(),
@@ -147,7 +149,7 @@ pub(super) fn call(tool: &str, error: ServiceError, ended: Option<&str>) -> Call
     }
 }
 
-/// Whether a request was not answered because its session of Streamable HTTP was replaced by another one.
+/// Whether a request has no response because its session of Streamable HTTP was replaced by another one.
 pub(super) fn is_of_past_session(error: &ErrorData) -> bool {
     error.code == ErrorCode::INTERNAL_ERROR && error.message == PAST_SESSION
 }
@@ -227,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn what_http_servers_refuse_is_told_by_its_kind() {
+    fn each_kind_of_http_error_has_its_cause_and_message() {
         let kinds = [
             HttpErrorKind::ConnectFailed,
             HttpErrorKind::ConnectionLost,
@@ -237,13 +239,13 @@ mod tests {
             HttpErrorKind::InvalidResponse,
             HttpErrorKind::Refused,
         ];
-        let told = kinds.map(|kind| {
+        let texts = kinds.map(|kind| {
             let error = ServiceError::TransportSend(transport(HttpError::new(kind, "why")));
             let CallError { failure, is_lost } = call("echo", error, None);
             assert_eq!((failure.detail.as_deref(), is_lost), (Some("why"), kind == HttpErrorKind::ConnectionLost));
             format!("{:?}: {}", failure.cause, failure.message)
         });
-        assert_snapshot!(told.join("\n"), @"
+        assert_snapshot!(texts.join("\n"), @"
         ConnectFailed: The MCP server of tool 'echo' cannot be reached: nothing was sent. Try again later.
         ConnectionLost: The MCP server of tool 'echo' went away before it answered.
         Unavailable: The MCP server of tool 'echo' cannot serve now.
@@ -255,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_that_takes_nothing_is_lost() {
+    fn a_failed_send_loses_the_server() {
         let broken = ServiceError::TransportSend(transport(io::Error::from(io::ErrorKind::BrokenPipe)));
         let CallError { failure, is_lost } = call("echo", broken, Some("the server ended with exit code 1"));
         assert!(is_lost);
@@ -263,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_that_asks_for_a_credential_is_told_from_others() {
+    fn a_server_that_requires_a_credential_is_distinguished() {
         let refused = || transport(HttpError::new(HttpErrorKind::AuthRequired, "renew it"));
         let error = ClientInitializeError::TransportError { error: refused(), context: "test".into() };
         assert_eq!(

@@ -1,7 +1,7 @@
 //! The filter between rmcp and a transport.
 //!
 //! rmcp starts a task for every notification and every request of a server, so that a server could fill the memory.
-//! The filter answers, counts or drops them on arrival, so that rmcp sees little else than responses.
+//! The filter replies to, counts or drops them on arrival, so that rmcp sees little else than responses.
 
 use std::future::pending;
 use std::sync::Arc;
@@ -30,8 +30,8 @@ const MAX_REPLIES: usize = 64;
 /// Consequence of a server that does not respond to the probe.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Silence {
-    /// The server counts as one of an older protocol version, which may ignore unknown methods: the filter answers the
-    /// probe in its place.
+    /// The server counts as one of an older protocol version, which may ignore unknown methods: the filter responds
+    /// to the probe itself.
     Legacy,
     /// The connection fails, because the transport accepts nothing further before the response.
     Failure,
@@ -49,7 +49,7 @@ pub(super) struct NotificationFilter<T> {
     silence: Silence,
     clock: Clock,
     probe: Option<PendingProbe>,
-    /// A probe answered by the filter, whose real response may still arrive.
+    /// A probe that the filter responded to; the server's own response may still arrive.
     late: Option<RequestId>,
     replies: FuturesUnordered<BoxFuture<'static, ()>>,
 }
@@ -150,8 +150,8 @@ impl<T: Transport<RoleClient> + 'static> NotificationFilter<T> {
         self.replies.push(Box::pin(async move { drop(sending.await) }));
     }
 
-    /// The response in place of a silent server.
-    fn in_place(&mut self) -> Option<ServerJsonRpcMessage> {
+    /// The response instead of a silent server's.
+    fn substitute(&mut self) -> Option<ServerJsonRpcMessage> {
         let id = self.probe.take()?.id;
         if self.silence == Silence::Failure {
             self.notifications.end("the server kept silent for 1 s", false);
@@ -186,7 +186,7 @@ impl<T: Transport<RoleClient> + 'static> Transport<RoleClient> for NotificationF
         let sending = self.inner.send(item);
         async move {
             let Some(until) = until else { return sending.await };
-            // Some transports have sent a request only when it is answered.
+            // Some transports have sent a request only when its response is there.
             let mut sending = Box::pin(sending);
             match timeout_at(until.into(), &mut sending).await {
                 Ok(sent) => sent,
@@ -208,7 +208,7 @@ impl<T: Transport<RoleClient> + 'static> Transport<RoleClient> for NotificationF
             let message = tokio::select! {
                 message = self.inner.receive() => message,
                 Some(()) = self.replies.next(), if !self.replies.is_empty() => continue,
-                () = sleep_to(silence) => return self.in_place(),
+                () = sleep_to(silence) => return self.substitute(),
             };
             let Some(message) = message else {
                 let why = self.failure.get().unwrap_or("the server closed the connection");
@@ -249,9 +249,9 @@ fn set_progress_token(request: &mut ClientRequest) {
 }
 
 /// Some servers turn a numeric id into a string.
-fn is_same(asked: &RequestId, answered: &RequestId) -> bool {
-    asked == answered
-        || matches!((asked, answered), (RequestId::Number(n), RequestId::String(text)) if text.parse() == Ok(*n))
+fn is_same(sent: &RequestId, received: &RequestId) -> bool {
+    sent == received
+        || matches!((sent, received), (RequestId::Number(n), RequestId::String(text)) if text.parse() == Ok(*n))
 }
 
 async fn sleep_to(until: Option<Instant>) {

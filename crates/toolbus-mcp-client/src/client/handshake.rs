@@ -57,7 +57,7 @@ pub(crate) struct HandshakeContext<'a> {
 }
 
 impl Connection {
-    /// Speaks to the server until it is known how, and which version of the protocol it has. The caller bounds the
+    /// Finds out the session mode and the protocol version of the server. The caller bounds the
     /// time.
     ///
     /// # Errors
@@ -106,7 +106,7 @@ impl Connection {
         let protocol_version = version.to_string();
         let server = Arc::clone(server.as_str());
         let labels = ConnectionLabels { server, transport: network, protocol_version, observer, clock };
-        labels.tell(method, None, clock.since(began), opened.as_ref().err().map(RequestError::error_type));
+        labels.report(method, None, clock.since(began), opened.as_ref().err().map(RequestError::error_type));
         let (running, info) = opened?;
 
         let is_session = notifications.is_initializing();
@@ -124,8 +124,8 @@ impl Connection {
             inflight: InFlight::new(clock),
             latency: AtomicU64::new(0),
         });
-        let tells_changes = info.capabilities.tools.as_ref().is_some_and(|tools| tools.list_changed != Some(false));
-        connection.attend(began, tells_changes && !is_session);
+        let notifies_changes = info.capabilities.tools.as_ref().is_some_and(|tools| tools.list_changed != Some(false));
+        connection.attend(began, notifies_changes && !is_session);
         Ok(connection)
     }
 }
@@ -144,7 +144,7 @@ fn step_span(start: &Span, session_mode: Option<SessionMode>) -> Span {
 
 type RunningClient = RunningService<RoleClient, ClientConfig>;
 
-/// The server that was reached, if it can be spoken to.
+/// The connected server, if its version is supported.
 fn checked(
     opened: Result<RunningClient, ClientInitializeError>,
     remembered: Option<SessionMode>,
@@ -154,8 +154,8 @@ fn checked(
     let running = opened.map_err(|mut error| {
         redacted::handshake(redactor, &mut error);
         let ended = notifications.why_ended().map(|end| end.why);
-        let asked = if notifications.is_initializing() { "initialize" } else { "server/discover" };
-        handshake(&error, asked, ended.as_deref(), kind(remembered, notifications))
+        let method = if notifications.is_initializing() { "initialize" } else { "server/discover" };
+        handshake(&error, method, ended.as_deref(), kind(remembered, notifications))
     })?;
     match running.peer().peer_info() {
         Some(info) if ProtocolVersion::KNOWN_VERSIONS.contains(&info.protocol_version) => Ok((running, info)),
@@ -169,14 +169,14 @@ fn checked(
 fn kind(remembered: Option<SessionMode>, notifications: &Notifications) -> fn(String) -> RequestError {
     let blames_probe = !notifications.is_initializing() || notifications.is_probe_passed_over();
     match remembered {
-        None if notifications.is_late() => RequestError::AnsweredLate,
+        None if notifications.is_late() => RequestError::RespondedLate,
         None if blames_probe => RequestError::ProbeFailed,
         _ => RequestError::Failed,
     }
 }
 
 fn client_lifecycle(session_mode: Option<SessionMode>) -> ClientLifecycleMode {
-    // A server that has sessions alone is asked for one, whatever it answers to `server/discover`.
+    // A server that has sessions alone gets `initialize`, even if it responds to `server/discover`.
     let stateless = || {
         let known = ProtocolVersion::KNOWN_VERSIONS.iter().rev();
         known.filter(|version| !version.has_initialize()).cloned().collect()

@@ -19,7 +19,7 @@ const FAIR_WAIT: Duration = Duration::from_secs(1);
 
 /// The calls of a connection that wait for their responses.
 ///
-/// A server that works on a call may answer nothing else. After a call without a response for its whole time, later
+/// A server that works on a call may respond to nothing else. After a call without a response for its whole time, later
 /// calls do not count: otherwise steady calls would excuse a dead server for ever.
 #[derive(Default)]
 pub(super) struct InFlight {
@@ -40,7 +40,7 @@ pub(super) struct InFlightCall<'a> {
     inflight: &'a InFlight,
     id: u64,
     since: Instant,
-    is_answered: bool,
+    has_response: bool,
 }
 
 impl InFlight {
@@ -54,11 +54,11 @@ impl InFlight {
         let id = calls.next;
         calls.next += 1;
         calls.waiting.insert(id);
-        InFlightCall { inflight: self, id, since: self.clock.now(), is_answered: false }
+        InFlightCall { inflight: self, id, since: self.clock.now(), has_response: false }
     }
 
-    /// The server answered something.
-    pub(super) fn answered(&self) {
+    /// The server responded to a request.
+    pub(super) fn responded(&self) {
         self.calls().suspect = None;
     }
 
@@ -74,10 +74,10 @@ impl InFlight {
 }
 
 impl InFlightCall<'_> {
-    /// The call was answered.
-    pub(super) fn answered(mut self) {
-        self.is_answered = true;
-        self.inflight.answered();
+    /// The call has its response.
+    pub(super) fn responded(mut self) {
+        self.has_response = true;
+        self.inflight.responded();
     }
 }
 
@@ -85,7 +85,7 @@ impl Drop for InFlightCall<'_> {
     fn drop(&mut self) {
         let mut calls = self.inflight.calls();
         calls.waiting.remove(&self.id);
-        if !self.is_answered && self.inflight.clock.since(self.since) >= FAIR_WAIT {
+        if !self.has_response && self.inflight.clock.since(self.since) >= FAIR_WAIT {
             let next = calls.next;
             calls.suspect.get_or_insert(next);
         }
@@ -140,7 +140,13 @@ pub(super) struct RequestTimer<'a> {
 }
 
 impl ConnectionLabels {
-    pub(super) fn tell(&self, method: &'static str, tool: Option<&str>, duration: Duration, error_type: Option<&str>) {
+    pub(super) fn report(
+        &self,
+        method: &'static str,
+        tool: Option<&str>,
+        duration: Duration,
+        error_type: Option<&str>,
+    ) {
         self.observer.operation(&McpClientOperation {
             method,
             tool,
@@ -164,14 +170,14 @@ impl<'a> RequestTimer<'a> {
 
     pub(super) fn end(mut self, error_type: Option<&str>) {
         self.is_over = true;
-        self.labels.tell(self.method, self.tool, self.elapsed(), error_type);
+        self.labels.report(self.method, self.tool, self.elapsed(), error_type);
     }
 }
 
 impl Drop for RequestTimer<'_> {
     fn drop(&mut self) {
         if !self.is_over {
-            self.labels.tell(self.method, self.tool, self.elapsed(), Some("cancelled"));
+            self.labels.report(self.method, self.tool, self.elapsed(), Some("cancelled"));
         }
     }
 }
@@ -183,7 +189,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn a_server_may_be_at_work_on_a_call_for_as_long_as_somebody_waits() {
+    async fn a_server_may_be_working_while_a_call_waits() {
         let busy = InFlight::default();
         assert!(!busy.may_be_working());
         let call = busy.enter();
@@ -194,7 +200,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn calls_that_come_after_one_that_was_given_up_are_no_excuse() {
+    async fn calls_after_a_given_up_one_do_not_excuse_a_silent_server() {
         let busy = InFlight::default();
         let (first, second) = (busy.enter(), busy.enter());
         advance(FAIR_WAIT).await;
@@ -203,25 +209,25 @@ mod tests {
         let third = busy.enter();
         drop(second);
         assert!(!busy.may_be_working());
-        busy.answered();
-        assert!(busy.may_be_working(), "it answers");
+        busy.responded();
+        assert!(busy.may_be_working(), "it responds");
         drop(third);
     }
 
     #[tokio::test(start_paused = true)]
-    async fn an_answered_call_shows_that_the_server_is_well() {
+    async fn a_response_shows_that_the_server_is_alive() {
         let busy = InFlight::default();
         let (first, second) = (busy.enter(), busy.enter());
         advance(FAIR_WAIT).await;
         drop(first);
         let third = busy.enter();
-        second.answered();
+        second.responded();
         assert!(busy.may_be_working());
         drop(third);
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_call_that_was_given_up_soon_says_nothing_of_the_server() {
+    async fn a_call_that_was_given_up_soon_is_no_sign_of_a_dead_server() {
         let busy = InFlight::default();
         let hasty = busy.enter();
         advance(FAIR_WAIT / 2).await;

@@ -23,7 +23,7 @@ const MAX_TOOLS: usize = 10_000;
 const MAX_PAGES: usize = 1_000;
 /// Most bytes of definitions.
 const MAX_BYTES: usize = 32 * 1024 * 1024;
-/// Longest place to go on from, in bytes.
+/// Longest cursor, in bytes.
 const MAX_CURSOR: usize = 64 * 1024;
 /// Longest name that is shown, in characters.
 const MAX_NAME: usize = 128;
@@ -41,7 +41,7 @@ pub(crate) struct ServerListing {
     pub(crate) cut: Option<String>,
 }
 
-/// Asks for every page.
+/// Requests every page.
 pub(super) async fn all(connection: &Connection) -> Result<ServerListing, ServiceError> {
     let (mut listed, mut bytes, mut seen) = (ServerListing::default(), 0, HashSet::new());
     let mut cursor: Option<String> = None;
@@ -50,7 +50,7 @@ pub(super) async fn all(connection: &Connection) -> Result<ServerListing, Servic
         let params = PaginatedRequestParams::default().with_cursor(cursor.take());
         let request =
             ListToolsRequest { method: Default::default(), params: Some(params), extensions: Default::default() };
-        let page = match connection.ask_timed(METHOD, ClientRequest::ListToolsRequest(request)).await {
+        let page = match connection.request_timed(METHOD, ClientRequest::ListToolsRequest(request)).await {
             Err(ServiceError::McpError(error)) if error.code == ErrorCode::METHOD_NOT_FOUND => return Ok(listed),
             // Some servers end with an empty cursor, which is none to them.
             Err(ServiceError::McpError(_)) if is_empty => return Ok(listed),
@@ -96,7 +96,8 @@ impl ServerListing {
         listed
     }
 
-    /// Whether the tools from this one on are there before it, too: of such a server, an empty cursor is the first page.
+    /// Whether all tools from `start` on are listed before it, too: to such a server, an empty cursor is the first
+    /// page.
     fn repeats_from(&self, start: usize) -> bool {
         let (before, page) = self.tools.split_at(start.min(self.tools.len()));
         let names: HashSet<&str> = before.iter().map(|tool| &*tool.name).collect();
@@ -153,7 +154,7 @@ impl ServerListing {
 /// Bytes of JSON.
 pub(crate) fn size(value: &impl Serialize) -> usize {
     let mut counter = Counter(0);
-    // A counter takes everything, and these types have nothing that cannot be written.
+    // A counter accepts everything, and these types always serialise.
     let _ = serde_json::to_writer(&mut counter, value);
     counter.0
 }

@@ -57,7 +57,7 @@ fn parse(text: &[u8]) -> serde_json::Result<ServerJsonRpcMessage> {
     Ok(message)
 }
 
-/// The result of a call in a message that answers one.
+/// The result of a call in the response to one.
 fn result_of_call(message: &mut ServerJsonRpcMessage) -> Option<&mut CallToolResult> {
     let ServerJsonRpcMessage::Response(JsonRpcResponse { result, .. }) = message else { return None };
     if let ServerResult::CustomResult(CustomResult(value)) = result
@@ -93,10 +93,10 @@ fn keep_large_integers(text: &[u8], result: &mut CallToolResult) {
         return;
     };
     let texts = || result.content.iter().filter_map(ContentBlock::as_text);
-    let is_said = |integer: &str| texts().any(|said| said.text.contains(integer));
+    let is_shown = |integer: &str| texts().any(|block| block.text.contains(integer));
     let mut integers = large_integers(structured_content.get());
-    let is_unsaid = !integers.by_ref().take(MAX_COMPARED).all(is_said) || integers.next().is_some();
-    if is_unsaid {
+    let is_missing = !integers.by_ref().take(MAX_COMPARED).all(is_shown) || integers.next().is_some();
+    if is_missing {
         result.content.push(ContentBlock::text(structured_content.get()));
     }
 }
@@ -131,7 +131,7 @@ pub(crate) fn is_long_notification(text: &[u8]) -> bool {
 }
 
 /// The response to a call, as servers write it. rmcp tries one kind of message and of result after the other, which takes
-/// several times as long; what has these fields and no other is the same to it.
+/// several times as long; a message with exactly these fields means the same to it.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct CallResponse {
@@ -166,7 +166,7 @@ impl CallResponse {
     }
 }
 
-/// Keeps `null` apart from what is absent.
+/// Distinguishes `null` from an absent field.
 fn present<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<Value>, D::Error> {
     Value::deserialize(deserializer).map(Some)
 }
@@ -182,7 +182,7 @@ struct RawResponse<'a> {
     error: Option<Value>,
 }
 
-/// A result beside which there is an `error` that is null, without that; `None` for any other message.
+/// A response with a result and a null `error`, without the latter; `None` for any other message.
 fn without_null_error(text: &[u8]) -> Option<Vec<u8>> {
     #[derive(Serialize)]
     struct ResultResponse<'a> {
@@ -200,7 +200,7 @@ fn without_null_error(text: &[u8]) -> Option<Vec<u8>> {
 }
 
 /// Reads as much as possible of a response that cannot be read as a whole, most likely because it is nested too deep:
-/// its id, and of a page of tools those that are valid.
+/// its id, and the valid tools of a page.
 fn salvaged(text: &[u8]) -> Option<ServerJsonRpcMessage> {
     let RawResponse { id, method: None, result, .. } = serde_json::from_slice(text).ok()? else { return None };
     let result = result.and_then(salvaged_page).unwrap_or_default();
@@ -228,8 +228,8 @@ fn salvaged_page(result: &RawValue) -> Option<Value> {
     Some(json!({ "tools": tools, "nextCursor": next_cursor }))
 }
 
-/// The request that a message answers, if it answers one. The response itself is not read.
-pub(crate) fn answered(text: &[u8]) -> Option<RequestId> {
+/// The id of the request that a message responds to, if any. The response itself is not read.
+pub(crate) fn response_id(text: &[u8]) -> Option<RequestId> {
     let RawResponse { id, method: None, .. } = serde_json::from_slice(text).ok()? else { return None };
     Some(id)
 }
@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_to_a_call_is_what_the_sdk_makes_of_it() {
+    fn a_call_response_is_read_as_by_the_sdk() {
         let text =
             json!({ "type": "text", "text": "a\u{e9}", "annotations": { "priority": 1.0 }, "_meta": { "a": 1 } });
         let image = json!({ "type": "image", "data": "AA==", "mimeType": "image/png", "more": 1 });
@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn a_notification_is_long_by_its_length_and_nothing_else_is() {
+    fn only_notifications_over_the_length_count_as_long() {
         let text = |length: usize| "x".repeat(length);
         let notice =
             |length| json!({"jsonrpc": "2.0", "method": "notifications/x", "params": {"id": 1, "t": text(length)}});
@@ -301,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn everything_else_is_what_the_sdk_makes_of_it() {
+    fn other_messages_are_read_as_by_the_sdk() {
         let tool = json!({ "name": "good", "inputSchema": {} });
         assert!(matches!(result_of(json!({ "_meta": {}, "tools": [tool] })), ServerResult::ListToolsResult(_)));
         assert!(matches!(result_of(json!({ "_meta": {} })), ServerResult::CallToolResult(_)));
@@ -310,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_that_cannot_be_read_is_one_without_a_result() {
+    fn an_unreadable_response_is_one_without_a_result() {
         let deep = format!("{}{}", "[".repeat(100_000), "]".repeat(100_000));
         let response = |result: &str| format!(r#"{{"jsonrpc":"2.0","id":7,"result":{result}}}"#);
         for text in [response(&deep), response(r#"{"content":"\ud800"}"#), r#"{"jsonrpc":"2.0","id":7}"#.to_owned()] {
@@ -324,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_that_is_null_beside_a_result_is_none() {
+    fn a_null_error_beside_a_result_is_ignored() {
         let result = json!({ "content": [{ "type": "text", "text": "x" }] });
         let text = json!({ "jsonrpc": "2.0", "id": 7, "result": result, "error": null }).to_string();
         let plain = json!({ "jsonrpc": "2.0", "id": 7, "result": result }).to_string();
@@ -337,7 +337,7 @@ mod tests {
         let deep = format!("{}{}", "[".repeat(200), "]".repeat(200));
         let page = format!(r#"{{"tools":[{{"name":"bad","inputSchema":{deep}}},{{"name":"good"}}],"nextCursor":"2"}}"#);
         let text = format!(r#"{{"jsonrpc":"2.0","id":7,"result":{page}}}"#);
-        let Ok(ServerJsonRpcMessage::Response(response)) = read(text.as_bytes()) else { panic!("no answer") };
+        let Ok(ServerJsonRpcMessage::Response(response)) = read(text.as_bytes()) else { panic!("no response") };
         let ServerResult::CustomResult(kept) = response.result else { panic!("it is not kept") };
         assert_eq!(kept.0, json!({ "tools": [{ "name": "bad" }, { "name": "good" }], "nextCursor": "2" }));
     }
@@ -360,8 +360,8 @@ mod tests {
         assert_eq!(texts("", ""), [IDS]);
         assert_eq!(texts("", r#", "more": 1"#), [IDS]);
         assert_eq!(texts(r#"{"type": "text", "text": "15 apples"}"#, ""), ["15 apples", IDS]);
-        let said = r#"{"type": "text", "text": "12345678901234567890123 and -99999999999999999999"}"#;
-        assert_eq!(texts(said, ""), ["12345678901234567890123 and -99999999999999999999"]);
+        let text = r#"{"type": "text", "text": "12345678901234567890123 and -99999999999999999999"}"#;
+        assert_eq!(texts(text, ""), ["12345678901234567890123 and -99999999999999999999"]);
         let one = r#"{"type": "text", "text": "id 12345678901234567890123"}"#;
         assert_eq!(texts(one, ""), ["id 12345678901234567890123", IDS]);
     }

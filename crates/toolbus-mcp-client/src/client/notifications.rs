@@ -140,7 +140,7 @@ impl Notifications {
             if let Some(end) = end.borrow_and_update().clone() {
                 return end;
             }
-            // The sender is ours, so there is always a next one to wait for.
+            // `self` holds the sender, so that the channel stays open.
             let _ = end.changed().await;
         }
     }
@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_is_followed_is_passed_on() {
+    fn only_progress_of_followed_calls_is_passed_on() {
         let notifications = Arc::new(Notifications::default());
         let (sink, mut reports) = ProgressSink::new();
         let followed = notifications.follow(&sink).unwrap();
@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn the_calls_that_are_followed_are_bounded_and_leave_nothing() {
+    fn followed_calls_are_bounded_and_forgotten_afterwards() {
         let notifications = Arc::new(Notifications::default());
         let (sink, _reports) = ProgressSink::new();
         let followed: Vec<_> = std::iter::from_fn(|| notifications.follow(&sink)).take(MAX_FOLLOWED + 1).collect();

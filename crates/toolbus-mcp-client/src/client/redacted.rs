@@ -12,7 +12,7 @@ use toolbus_core::redact::Redactor;
 use super::list::ServerListing;
 use crate::status::HiddenTool;
 
-/// Why a tool is not offered whose name would be another one without secrets.
+/// Reason why a tool is hidden: without secrets, its name would be another.
 const SECRET_NAME: &str = "its name holds a secret of this daemon";
 
 /// Removes secrets from a response, as far as it is no result of a call.
@@ -77,14 +77,14 @@ mod tests {
         let redactor = Redactor::default();
         redactor.configure([Secret::new("s3cr3t-t0ken")]);
         let tool = |value: Value| serde_json::from_value::<Tool>(value).unwrap();
-        let told = tool(json!({
+        let secret = tool(json!({
             "name": "read", "title": "Read as s3cr3t-t0ken", "description": "Uses s3cr3t-t0ken.",
             "inputSchema": {"type": "object", "properties": {"key": {"default": "s3cr3t-t0ken", "maxLength": 12}}},
             "annotations": {"title": "s3cr3t-t0ken", "readOnlyHint": true},
         }));
         let ordinary = tool(json!({"name": "list", "description": "Lists.", "inputSchema": {"type": "object"}}));
         let named = tool(json!({"name": "get_s3cr3t-t0ken", "inputSchema": {}}));
-        let mut all = ServerListing { tools: vec![told, ordinary.clone(), named], ..ServerListing::default() };
+        let mut all = ServerListing { tools: vec![secret, ordinary.clone(), named], ..ServerListing::default() };
         listed(&redactor, &mut all);
         assert_eq!(all.tools.len(), 2);
         assert_eq!(all.tools[1], ordinary);

@@ -12,7 +12,7 @@ use serde_json::Value;
 use toolbus_core::text::shown;
 use toolbus_protocol::ContentBlock as WireBlock;
 
-/// Reads a result that does not keep to the protocol; `None` for what is no result of a call.
+/// Reads a result that does not keep to the protocol; `None` if it is no result of a call.
 pub(super) fn lenient(result: &mut Value) -> Option<CallToolResult> {
     let fields = result.as_object_mut()?;
     let is_complete = fields.get("resultType").is_none_or(|kind| kind == "complete");
@@ -45,7 +45,7 @@ fn block(block: &Value) -> ContentBlock {
     }
 }
 
-/// The text in place of a block of a kind that this daemon does not know.
+/// The text that replaces a block of a kind that this daemon does not know.
 pub(super) fn unsupported(kind: &str) -> String {
     format!("[unsupported content of type {}]", shown(kind))
 }
@@ -60,14 +60,14 @@ pub(super) fn complete(result: &mut CallToolResult) {
         let texts: Vec<_> = texts.map(|content| &*content.text).collect();
         if texts.is_empty() {
             result.content.push(ContentBlock::text(value.to_string()));
-        } else if !is_said(&texts, value) {
+        } else if !is_repeated(&texts, value) {
             result.content.push(structured_block(value));
         }
     }
     result.structured_content = structured;
 }
 
-/// The structured content of a result, beside texts that say something else.
+/// The structured content of a result, beside texts that do not repeat it.
 fn structured_block(value: &Value) -> ContentBlock {
     let WireBlock { uri, mime_type, text, .. } = WireBlock::structured(value.to_string());
     let (uri, text) = (uri.unwrap_or_default(), text.unwrap_or_default());
@@ -80,7 +80,7 @@ const BASE64: GeneralPurpose = GeneralPurpose::new(
     GeneralPurposeConfig::new().with_decode_padding_mode(DecodePaddingMode::Indifferent),
 );
 
-/// Replaces a block whose data is not Base64 with a text that says so.
+/// Replaces a block whose data is not Base64 with a text that reports it.
 fn check_base64(block: &mut ContentBlock) {
     let (kind, data) = match block {
         ContentBlock::Image(image) => ("image", &image.data),
@@ -99,10 +99,10 @@ fn check_base64(block: &mut ContentBlock) {
 
 /// Whether `value` adds nothing to `texts`.
 ///
-/// MCP asks servers to repeat structured content as JSON text. The common Python SDK wraps what is no object as
+/// MCP recommends that servers repeat structured content as JSON text. The common Python SDK wraps what is no object as
 /// `{"result": …}`, writes strings as they are, and each item of a list as a text of its own. Servers of the reference
 /// wrap their text as `{"content": …}`.
-fn is_said(texts: &[&str], value: &Value) -> bool {
+fn is_repeated(texts: &[&str], value: &Value) -> bool {
     let is_wrapped = |name| unwrapped(value, name).is_some_and(|inner| repeats(texts, inner));
     repeats(texts, value) || is_wrapped("result") || is_wrapped("content")
 }
@@ -112,7 +112,7 @@ fn is_content(blocks: &[ContentBlock], value: &Value) -> bool {
     let Some(Value::Array(items)) = unwrapped(value, "content") else { return false };
     !items.is_empty()
         && items.len() == blocks.len()
-        && items.iter().zip(blocks).all(|(item, said)| block(item) == *said)
+        && items.iter().zip(blocks).all(|(item, text)| block(item) == *text)
 }
 
 /// The only field of an object, if it has this name.
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn binary_content_that_is_not_base64_is_a_text_that_says_so() {
+    fn binary_content_that_is_not_base64_is_replaced_by_a_text() {
         insta::assert_snapshot!(reply(json!({"content": [
         {"type": "image", "data": "<svg/>", "mimeType": "image/svg+xml"},
         {"type": "audio", "data": "aGk=aGk=", "mimeType": "audio/wav"},
@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn content_of_unknown_types_is_a_text_that_says_so() {
+    fn content_of_unknown_types_is_replaced_by_a_text() {
         insta::assert_snapshot!(lenient_reply(json!({"content": [
         {"type": "text", "text": "a"},
         {"type": "video\n", "data": "aGk="},
@@ -292,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_result_of_a_tool_is_none() {
+    fn a_result_of_another_kind_is_no_tool_result() {
         for value in [
             json!(null),
             json!([]),

@@ -1,4 +1,4 @@
-//! Connections to servers that follow a script, and to one that is a program.
+//! Connections to scripted servers, and to a program.
 
 mod asides;
 mod calls;
@@ -61,8 +61,8 @@ struct Wire {
 
 /// The server's end.
 struct Script {
-    heard: mpsc::UnboundedReceiver<Value>,
-    say: mpsc::UnboundedSender<Value>,
+    received: mpsc::UnboundedReceiver<Value>,
+    sender: mpsc::UnboundedSender<Value>,
 }
 
 impl Transport<RoleClient> for Wire {
@@ -74,7 +74,7 @@ impl Transport<RoleClient> for Wire {
     }
 
     async fn receive(&mut self) -> Option<ServerJsonRpcMessage> {
-        self.from.recv().await.map(|said| message::read(said.to_string().as_bytes()).unwrap())
+        self.from.recv().await.map(|message| message::read(message.to_string().as_bytes()).unwrap())
     }
 
     async fn close(&mut self) -> io::Result<()> {
@@ -84,38 +84,38 @@ impl Transport<RoleClient> for Wire {
 }
 
 fn wire() -> (Wire, Script) {
-    let (to, heard) = mpsc::unbounded_channel();
-    let (say, from) = mpsc::unbounded_channel();
-    (Wire { to, from }, Script { heard, say })
+    let (to, received) = mpsc::unbounded_channel();
+    let (sender, from) = mpsc::unbounded_channel();
+    (Wire { to, from }, Script { received, sender })
 }
 
 impl Script {
     /// The next message.
-    async fn hear(&mut self) -> Value {
-        self.heard.recv().await.expect("the client is there")
+    async fn receive(&mut self) -> Value {
+        self.received.recv().await.expect("the client is there")
     }
 
     /// The next message, which is of `method`.
     async fn expect(&mut self, method: &str) -> Value {
-        let message = self.hear().await;
+        let message = self.receive().await;
         assert_eq!(message["method"], method, "{message}");
         message
     }
 
-    fn say(&self, message: Value) {
-        self.say.send(message).unwrap();
+    fn send(&self, message: Value) {
+        self.sender.send(message).unwrap();
     }
 
-    fn answer(&self, request: &Value, result: Value) {
-        self.say(json!({ "jsonrpc": "2.0", "id": request["id"], "result": result }));
+    fn respond(&self, request: &Value, result: Value) {
+        self.send(json!({ "jsonrpc": "2.0", "id": request["id"], "result": result }));
     }
 
     fn refuse(&self, request: &Value, code: i32, message: &str) {
-        self.say(json!({ "jsonrpc": "2.0", "id": request["id"], "error": { "code": code, "message": message } }));
+        self.send(json!({ "jsonrpc": "2.0", "id": request["id"], "error": { "code": code, "message": message } }));
     }
 
     fn notify(&self, method: &str, params: Value) {
-        self.say(json!({ "jsonrpc": "2.0", "method": method, "params": params }));
+        self.send(json!({ "jsonrpc": "2.0", "method": method, "params": params }));
     }
 }
 
@@ -190,7 +190,7 @@ async fn session(how: How) -> (Arc<Connection>, Script) {
     let (wire, mut script) = wire();
     let opened = open(wire, How { session_mode: Some(SessionMode::Sessions), ..how });
     let request = script.expect("initialize").await;
-    script.answer(&request, initialized());
+    script.respond(&request, initialized());
     script.expect("notifications/initialized").await;
     (opened.await.unwrap().unwrap(), script)
 }
@@ -198,7 +198,7 @@ async fn session(how: How) -> (Arc<Connection>, Script) {
 /// A connection to a server without sessions, and its request for changes.
 async fn stateless(how: How) -> (Arc<Connection>, Script, Value) {
     let (opened, mut script, probe) = probed(How { session_mode: Some(SessionMode::Stateless), ..how }).await;
-    script.answer(&probe, discovered());
+    script.respond(&probe, discovered());
     let connection = opened.await.unwrap().unwrap();
     let listen = script.expect("subscriptions/listen").await;
     (connection, script, listen)

@@ -37,7 +37,7 @@ const ROOTS: [&str; 3] = ["mcpServers", "servers", "context_servers"];
 /// Content of a file of servers.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ServersFile {
-    /// Servers of the file, each with its place in it.
+    /// Servers of the file, each with its location.
     pub entries: Vec<(ServerSpec, String)>,
     /// Pin levels of the servers that set one.
     pub pins: BTreeMap<ServerName, Level>,
@@ -56,7 +56,7 @@ pub struct ServersFile {
 struct Choice {
     /// The only ones that are.
     allowed: Option<Vec<String>>,
-    /// Those that are not, whatever else allows them.
+    /// Those that are not, even if allowed.
     excluded: Vec<String>,
 }
 
@@ -75,7 +75,7 @@ struct FileEntry<'a> {
 }
 
 impl ServersFile {
-    /// Reads a file; what is wrong with it, or with one of its servers, is among the problems.
+    /// Reads a file; mistakes in it, or in one of its servers, are among the problems.
     #[must_use]
     pub fn read(path: &Path, environment: &BTreeMap<String, String>) -> Self {
         let file = path.display().to_string();
@@ -99,14 +99,14 @@ impl ServersFile {
         self.is_unread
     }
 
-    /// Whether the file has a server of this name, be it one that cannot be used.
+    /// Whether the file has a server of this name, usable or not.
     #[must_use]
     pub fn has(&self, name: &ServerName) -> bool {
         self.refused.iter().any(|refusal| refusal.name == *name)
             || self.entries.iter().any(|(spec, _)| spec.name == *name)
     }
 
-    /// Whether one of its texts names this environment variable.
+    /// Whether a text of the file names this environment variable.
     #[must_use]
     pub fn names_variable(&self, name: &str) -> bool {
         self.variables.contains(name)
@@ -283,7 +283,7 @@ fn text(path: &Path, limit: u64) -> Result<String, String> {
     }
 }
 
-/// Names of fields, each with the one that may be meant.
+/// Names of fields, each with the probably intended one.
 fn listed<'a>(names: impl ExactSizeIterator<Item = (&'a String, Option<&'static str>)>) -> String {
     let more = names.len().saturating_sub(MAX_NAMED);
     let list: Vec<String> = names

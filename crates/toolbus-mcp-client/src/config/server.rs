@@ -133,7 +133,7 @@ impl ServerConfig {
     ///
     /// # Errors
     ///
-    /// If it is no name, or the server cannot be what is said of it.
+    /// If it is no name, or the server cannot be as configured.
     pub fn finish(&self, name: &str) -> Result<(ServerSpec, Vec<String>), Mistake> {
         self.spec(ServerName::parse(name).map_err(|error| Mistake::new("", error.to_string()))?)
     }

@@ -4,7 +4,7 @@ use serde_json::{Map, Value};
 use toolbus_core::failure::ToolFailure;
 use toolbus_core::text::shown;
 
-/// The names of a parameter: the one that the schema has, then what else is understood.
+/// The names of a parameter: that of the schema, then its aliases.
 pub(super) type Names = &'static [&'static str];
 
 /// The server that is meant.
@@ -14,7 +14,7 @@ pub(super) const TOOL: Names = &["tool_name"];
 /// Arguments of the tool, or of the program.
 pub(super) const ARGUMENTS: Names = &["arguments", "args", "params"];
 
-/// The arguments of a call; null is as good as nothing.
+/// The arguments of a call; null counts as absent.
 #[derive(Clone, Copy)]
 pub(super) struct Args<'a>(pub(super) &'a Map<String, Value>);
 
@@ -31,7 +31,7 @@ impl<'a> Args<'a> {
         }
     }
 
-    /// The text of a parameter; an empty one is as good as none.
+    /// The text of a parameter; an empty one counts as absent.
     pub(super) fn text(self, names: Names) -> Result<Option<&'a str>, ToolFailure> {
         match self.value(names)? {
             None => Ok(None),
@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_wrong_or_given_twice_is_named() {
+    fn missing_wrong_and_duplicate_parameters_are_named() {
         let texts = [
             json!({}),
             json!({"server_name": ""}),
@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_would_read_is_refused() {
+    fn unknown_parameters_are_refused() {
         let only = |arguments| with(arguments, |args| args.only(&[SERVER], "Leave it out."));
         assert_eq!(only(json!({"name": "a", "env": {}, "cwd": null})), Ok(()));
         insta::assert_snapshot!(only(json!({"pa\nth": 1})).unwrap_err(), @r"Parameter 'pa\nth' is none of this tool's. Leave it out.");

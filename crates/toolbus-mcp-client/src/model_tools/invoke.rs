@@ -67,7 +67,7 @@ impl Executor for Invoke {
     }
 }
 
-/// The inner tool's arguments as text, which the inner call reads; absent when nothing is in them.
+/// The inner tool's arguments as text, which the inner call reads; `None` if empty.
 fn inner_arguments(args: Args<'_>) -> Result<Option<String>, ToolFailure> {
     match args.value(ARGUMENTS)? {
         None => Ok(None),
@@ -82,7 +82,7 @@ fn inner_arguments(args: Args<'_>) -> Result<Option<String>, ToolFailure> {
 }
 
 /// Refuses a call without arguments of a tool that needs some, with what to do about it. Of a tool that is not known,
-/// or not to the caller, it says nothing: the inner call does.
+/// or not to the caller, it reports nothing: the inner call does.
 fn needs_nothing(effective: &EffectiveTools, server: &str, tool: &str) -> Result<(), ToolFailure> {
     let Some(allowed) = effective.of_server(server, tool) else { return Ok(()) };
     let Some(schema) = effective.definition(allowed).parameters else { return Ok(()) };

@@ -153,30 +153,30 @@ pub(crate) fn definitions<'a>(
     Ok((server.name, all))
 }
 
-/// The summary of each server for a caller, by the server's name in lower case: what the operator or the server itself
-/// says of it, else what is known of its tools.
+/// The summary of each server for a caller, by the server's name in lower case: its description by the operator or by
+/// itself, else its tools.
 pub(crate) fn summaries(effective: &EffectiveTools, all: &dyn ServerControl) -> BTreeMap<String, McpServerSummary> {
-    let said = |name: &str| all.describe(name).and_then(|about| about.summarised());
+    let description = |name: &str| all.describe(name).and_then(|about| about.summarised());
     let asleep = all.asleep(effective).into_iter().map(|name| {
-        let summary = match said(name.as_str()) {
-            Some(said) => format!("{said} ({STARTS_ON_FIRST_USE})"),
+        let summary = match description(name.as_str()) {
+            Some(description) => format!("{description} ({STARTS_ON_FIRST_USE})"),
             None => STARTS_ON_FIRST_USE.to_owned(),
         };
         let (server_name, summary) = (name.to_string(), Some(summary));
         (name.folded().to_string(), McpServerSummary { server_name, summary, ..McpServerSummary::default() })
     });
     let known = servers(effective);
-    // One whose tools came a moment ago has them.
-    let known = known.iter().map(|(folded, server)| (folded.clone(), summary_of(server, said(server.name))));
+    // A server whose tools came a moment ago replaces its entry above.
+    let known = known.iter().map(|(folded, server)| (folded.clone(), summary_of(server, description(server.name))));
     asleep.chain(known).collect()
 }
 
-fn summary_of(server: &VisibleServer<'_>, said: Option<String>) -> McpServerSummary {
+fn summary_of(server: &VisibleServer<'_>, description: Option<String>) -> McpServerSummary {
     let tool_names: Vec<String> = server.tools.keys().map(|name| (*name).to_owned()).collect();
     McpServerSummary {
         server_name: server.name.to_string(),
         display_name: None,
-        summary: Some(said.unwrap_or_else(|| summary(&tool_names))),
+        summary: Some(description.unwrap_or_else(|| summary(&tool_names))),
         tool_count: tool_names.len(),
         tool_names,
     }
@@ -264,7 +264,7 @@ pub(super) fn listed<'a>(names: impl IntoIterator<Item = &'a str>) -> String {
 /// Most tools that are named.
 const MAX_NAMED: usize = 10;
 
-/// The summary of a server of which nothing is said: the number of tools and the names of the first ten.
+/// The summary of a server without a description: the number of tools and the names of the first ten.
 #[must_use]
 pub fn summary(tool_names: &[impl AsRef<str>]) -> String {
     if tool_names.is_empty() {

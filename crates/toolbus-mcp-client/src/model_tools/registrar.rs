@@ -32,7 +32,7 @@ const MAX_REASON: usize = 300;
 pub struct Registrar {
     rules: RegistrationRules,
     store: Arc<dyn Store>,
-    /// Whether what is stored outlives the process.
+    /// Whether the store outlives the process.
     is_lasting: bool,
     servers: Arc<dyn ServerControl>,
     pub(super) clock: Clock,
@@ -76,7 +76,7 @@ struct NameClaim {
 }
 
 impl Registrar {
-    /// The store's namespace of what is registered: records by the names in lower case.
+    /// Namespace of registered servers in the store: records by the names in lower case.
     pub const NAMESPACE: &str = "mcp.registered";
 
     /// Creates a registrar with these rules. `is_lasting` is whether the store outlives the process.
@@ -122,15 +122,15 @@ impl Registrar {
         specs
     }
 
-    /// Takes over what the store has and other daemons have changed: starts what they have registered, and removes what they
-    /// have unregistered. What the rules do not allow is left out. Returns false if a server is being changed here, so that
-    /// it has to be looked at again.
+    /// Applies changes of other daemons in the store: starts the servers that they have registered, and removes those
+    /// that they have unregistered. Servers that the rules do not allow are left out. Returns false if a server is
+    /// being changed here, so that the store has to be read again.
     ///
     /// # Errors
     ///
     /// If the store cannot be read. Nothing is removed then.
     pub async fn follow(&self) -> Result<bool, StoreError> {
-        // No change begins meanwhile; those that are under way are left alone.
+        // No change begins meanwhile; servers with changes under way are skipped.
         let _one_at_a_time = self.deciding.lock().await;
         let busy: Vec<Arc<str>> = self.changing().keys().cloned().collect();
         let is_busy = |key: &str| busy.iter().any(|name| **name == *key);
@@ -268,7 +268,7 @@ impl Registrar {
         owner: &RegistrationOwner,
     ) -> Result<(NameClaim, Option<Vec<u8>>), RegistrationRefusal> {
         let _one_at_a_time = self.deciding.lock().await;
-        // The reply does not depend on who has the name, or on whether the caller may see it.
+        // The reply does not depend on the owner of the name, or on whether the caller may see it.
         let mut owners = self.owners().await?;
         let is_taken = match (owners.get(name.folded()), self.servers.origin(name.as_str())) {
             (_, Some(ServerOrigin::Configuration)) => true,
@@ -309,8 +309,8 @@ impl Registrar {
         self.store.get(NAMESPACE, key).await.map_err(not_stored)
     }
 
-    /// Stores a record unless another daemon has stored one meanwhile; when that fails, what was there before is there
-    /// again as far as can be.
+    /// Stores a record unless another daemon has stored one meanwhile; on a failure, the previous record is restored
+    /// as far as possible.
     async fn keep(
         &self,
         name: &ServerName,
@@ -394,7 +394,7 @@ fn not_stored(error: StoreError) -> RegistrationRefusal {
 }
 
 /// The share of all callers that the policy has no section for. No name of an agent has a colon.
-const EVERYBODY: &str = ":everybody";
+const UNLISTED_AGENTS: &str = ":everybody";
 
 /// One registered server.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -408,19 +408,19 @@ struct RegistrationRecord {
     time: u64,
 }
 
-/// Who has registered a server.
+/// The caller that registered a server.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 struct RegistrationOwner {
     /// The unique owner key of the caller.
     #[serde(rename = "agent")]
     name: Arc<str>,
-    /// Who shares with it what one agent may register.
+    /// The quota that the server counts against.
     share: Arc<str>,
 }
 
 impl RegistrationOwner {
     fn of(caller: &Caller) -> Self {
-        let share = if caller.has_section { Arc::clone(&caller.owner) } else { EVERYBODY.into() };
+        let share = if caller.has_section { Arc::clone(&caller.owner) } else { UNLISTED_AGENTS.into() };
         Self { name: Arc::clone(&caller.owner), share }
     }
 }
@@ -431,7 +431,7 @@ impl RegistrationRecord {
     }
 
     fn to_bytes(&self) -> Vec<u8> {
-        // Texts and a number under keys that are texts: there is nothing that JSON cannot hold.
+        // Strings and a number under string keys always serialise.
         serde_json::to_vec(self).unwrap_or_default()
     }
 

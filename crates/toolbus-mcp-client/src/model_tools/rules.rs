@@ -147,7 +147,7 @@ fn value_fits(pattern: &Pattern, text: &str) -> bool {
     }
     let is_usable = (1..=MAX_ARGUMENT).contains(&text.len()) && !text.contains(char::is_control);
     let is_option = text.starts_with('-') && !pattern.literal_prefix().starts_with('-');
-    // Programs read `..` in many places: in a path, behind `=`, in a URL.
+    // Programs read `..` in many positions: in a path, behind `=`, in a URL.
     is_usable && !is_option && !text.contains("..") && pattern.matches(text)
 }
 
@@ -359,7 +359,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn what_is_allowed_has_no_environment_no_headers_and_no_fragment() {
+    fn allowed_servers_have_no_environment_headers_or_fragment() {
         let line = RegisteredTransport::Command { command: "true".to_owned(), args: Vec::new() };
         insta::assert_debug_snapshot!(rules().transport(&line).unwrap(), @r#"
     Stdio(
@@ -379,7 +379,7 @@ pub(super) mod tests {
         assert_eq!((endpoint.headers, endpoint.credentials), (BTreeMap::new(), Credentials::None));
     }
 
-    /// Commands and arguments as an attacker would choose them: near what is allowed, shells, options, ways out.
+    /// Commands and arguments as an attacker would choose them: near the allowed ones, shells, options, ways out.
     pub(crate) fn hostile_line() -> impl Strategy<Value = Vec<String>> {
         let known = select(vec![
             "npx",

@@ -19,20 +19,20 @@ use self::fixture::Fixture;
 use crate::servers::definition::is_reserved;
 
 #[test]
-fn models_are_told_the_names_of_the_issue_and_nothing_of_aliases() {
-    let mut told = String::new();
+fn schemas_have_the_documented_names_and_no_aliases() {
+    let mut table = String::new();
     for tool in Fixture::new().tools {
         let descriptor = &tool.descriptor;
         assert_eq!((&*descriptor.source, descriptor.provider), ("mcp:management", "mcp"));
         assert!(is_reserved(&descriptor.name), "no server takes it");
-        // The tool understands more than its schema says.
+        // The tool accepts more than its schema has.
         assert_eq!(descriptor.validation, Validation::Off);
         let schema = descriptor.parameters.as_deref().unwrap();
         check_schema(schema).unwrap();
         assert_eq!(render(&definition(descriptor), Format::OpenAi)["function"]["parameters"], *schema);
         let names: Vec<&String> = schema["properties"].as_object().unwrap().keys().collect();
         writeln!(
-            told,
+            table,
             "{} {names:?} required {} {:?} delegates {}",
             descriptor.name,
             schema.get("required").unwrap_or(&serde_json::Value::Null),
@@ -41,7 +41,7 @@ fn models_are_told_the_names_of_the_issue_and_nothing_of_aliases() {
         )
         .unwrap();
     }
-    insta::assert_snapshot!(told, @r#"
+    insta::assert_snapshot!(table, @r#"
     mcp_list_services [] required null ReadOnly delegates false
     mcp_get_service_details ["server_name", "tool_name"] required ["server_name"] ReadOnly delegates false
     mcp_invoke_tool ["arguments", "server_name", "tool_name"] required ["server_name","tool_name"] Undeclared delegates true

@@ -66,15 +66,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_end_is_told_in_words() {
-        let said = |raw| Exit::from(ExitStatus::from_raw(raw)).to_string();
-        assert_eq!(said(3 << 8), "the server ended with exit code 3");
-        assert_eq!(said(137 << 8), "the server was ended by signal 9");
-        assert_eq!(said(15), "the server's supervisor was ended by signal 15");
+    fn an_exit_is_described_in_words() {
+        let text = |raw| Exit::from(ExitStatus::from_raw(raw)).to_string();
+        assert_eq!(text(3 << 8), "the server ended with exit code 3");
+        assert_eq!(text(137 << 8), "the server was ended by signal 9");
+        assert_eq!(text(15), "the server's supervisor was ended by signal 15");
     }
 
     #[tokio::test]
-    async fn an_end_that_nobody_will_see_is_an_end_nevertheless() {
+    async fn a_dropped_sender_counts_as_an_unknown_exit() {
         let (sender, receiver) = watch::channel(None);
         let exited = Exited::new(receiver);
         drop(sender);

@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_is_read_whatever_its_name_is() {
+    fn a_process_with_any_name_is_read() {
         let odd = "42 (a) Z 1 (b)) S 7 42 40 0 -1 4194304 1 0";
         assert_eq!(parse(odd), Some(Relative { pid: 42, parent: 7, session: 40, is_dead: false }));
         assert_eq!(parse("43 (x) Z 7 42 40 0").map(|relative| relative.is_dead), Some(true));

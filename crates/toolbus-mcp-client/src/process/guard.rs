@@ -1,8 +1,8 @@
 //! The two small processes that stand between the daemon and a server that it started.
 //!
 //! The daemon starts itself again by a hidden word, as a guard, which starts itself as a supervisor. Each leads a
-//! session of its own, adopts whatever is left behind by what it started, and sees the pipe to the server's standard
-//! input hang up when the daemon closes it or dies, whatever killed it. So nothing that a server starts outlives it,
+//! session of its own, adopts orphans of the processes that it started, and sees the pipe to the server's standard
+//! input hang up when the daemon closes it or dies. So nothing that a server starts outlives it,
 //! and no server outlives the daemon, also where one of the two was killed or stopped by what it watches. Each has one
 //! thread, because the parent-death signal is tied to the thread that started the child.
 
@@ -44,7 +44,7 @@ const CLOCK: Clock = Clock::SYSTEM;
 /// Exit code where the supervisor itself cannot work.
 const FAILED: u8 = 125;
 
-/// Runs as a guard or a supervisor, where the arguments (with the program's name first) say so. Absent: they do not.
+/// Runs as a guard or a supervisor, if the arguments (with the program's name first) request it; else absent.
 ///
 /// Call it first of all in `main`, while the process has one thread.
 #[must_use]
@@ -74,9 +74,9 @@ fn parse(mut args: impl Iterator<Item = OsString>) -> io::Result<(u32, OsString,
 
 /// Time between SIGTERM and SIGKILL.
 const AFTER_TERM: Duration = Duration::from_secs(2);
-/// By how much a guard is more patient than the supervisor that it watches.
+/// Time for which a guard waits longer than its supervisor.
 const GUARD_MARGIN: Duration = Duration::from_millis(500);
-/// Longest time that processes which were killed are waited for. One that hangs in the kernel may take for ever.
+/// Longest wait for killed processes. A process that hangs in the kernel may take for ever.
 const AFTER_KILL: Duration = Duration::from_secs(10);
 /// Time between two looks for processes that began while others were killed.
 const ROUND: Duration = Duration::from_millis(5);
@@ -114,8 +114,8 @@ fn guard(args: impl Iterator<Item = OsString>) -> io::Result<u8> {
     Err(itself().arg(WATCH).arg(patience.as_millis().to_string()).arg(supervisor.id().to_string()).exec())
 }
 
-/// Returns, with the exit code of the supervisor, when nothing of its server is left. Whatever the server does to its
-/// supervisor: what that leaves behind is this process's then, and one that is stopped goes on.
+/// Returns, with the exit code of the supervisor, when nothing of its server is left. If the server kills or stops its
+/// supervisor, this process adopts its orphans, and continues a stopped one.
 fn watch(args: impl Iterator<Item = OsString>) -> io::Result<u8> {
     let (patience, supervisor, _) = parse(args)?;
     let supervisor = supervisor.to_str().and_then(|pid| Pid::from_raw(pid.parse().ok()?));
@@ -124,7 +124,7 @@ fn watch(args: impl Iterator<Item = OsString>) -> io::Result<u8> {
     finish(Ward::Supervisor, supervisor, Duration::from_millis(patience.into()), &mut signals)
 }
 
-/// Starts the server and returns, with its exit code, when nothing of it is left.
+/// Starts the server and returns, with its exit code, when none of its processes is left.
 fn supervise(args: impl Iterator<Item = OsString>) -> io::Result<u8> {
     let (grace, command, arguments) = parse(args)?;
     // Without a guard everything ends at once.
@@ -138,7 +138,7 @@ fn supervise(args: impl Iterator<Item = OsString>) -> io::Result<u8> {
 
 /// Leads a session, and adopts what loses its parent.
 fn lead() -> io::Result<()> {
-    // Fails for a leader of a group, who has no need of it.
+    // Fails for a leader of a group, which needs no session.
     let _ = setsid();
     Ok(set_child_subreaper(Some(getpid()))?)
 }
@@ -150,7 +150,7 @@ fn itself() -> Command {
     command
 }
 
-/// Waits for the end of what was started, and ends what that leaves behind.
+/// Waits for the end of the child, and ends the orphans that it leaves behind.
 fn finish(ward: Ward, child: Pid, patience: Duration, signals: &mut GuardSignals) -> io::Result<u8> {
     // Where the name cannot be set, `ps` shows another.
     let _ = thread::set_name(c"toolbus-mcp");
@@ -172,7 +172,7 @@ fn let_go() -> io::Result<()> {
     std::env::set_current_dir("/")
 }
 
-/// Waits until what was started ends. None where it has to be killed.
+/// Waits until the child ends. `None` if it has to be killed.
 fn serve(ward: Ward, child: Pid, grace: Duration, signals: &mut GuardSignals) -> io::Result<Option<WaitStatus>> {
     let input = io::stdin();
     let mut stage = Stage::Serving;
@@ -202,7 +202,7 @@ fn serve(ward: Ward, child: Pid, grace: Duration, signals: &mut GuardSignals) ->
             // A supervisor has had its time, and that of the server.
             Stage::Closed(until) if until <= now && ward == Ward::Supervisor => return Ok(None),
             Stage::Closed(until) if until <= now => {
-                // A server may have left its group. One that has ended in the meantime is seen in the next round.
+                // A server may have left its group. A process that has ended meanwhile is reaped in the next round.
                 let _ = kill_process_group(child, Signal::TERM).or_else(|_| kill_process(child, Signal::TERM));
                 Stage::Terminated(now + AFTER_TERM)
             }
@@ -234,8 +234,8 @@ fn end_all(signals: &mut GuardSignals) -> io::Result<()> {
     }
 }
 
-/// One child that has ended, or of which `more` tells. Outer absence: there are no children; inner absence: there is
-/// nothing to tell.
+/// One child that has ended, or that `more` covers. Outer absence: there are no children; inner absence: there is
+/// nothing to report.
 fn reap(more: WaitOptions) -> io::Result<Option<Option<(Pid, WaitStatus)>>> {
     match wait(WaitOptions::NOHANG | more) {
         Ok(ended) => Ok(Some(ended)),

@@ -14,8 +14,8 @@ use tokio::time::timeout;
 use super::SpawnError;
 use crate::spec::StdioSpec;
 
-/// Variables of the daemon that a server gets: those that the MCP SDKs pass, and those that say where and in which
-/// language it runs. Everything else may be a secret of the daemon's.
+/// Variables of the daemon that a server gets: those that the MCP SDKs pass, and those for the locations and
+/// language of a program. Everything else may be a secret of the daemon's.
 const INHERITED: [&str; 11] =
     ["HOME", "LANG", "LOGNAME", "PATH", "SHELL", "SSL_CERT_DIR", "SSL_CERT_FILE", "TERM", "TMPDIR", "TZ", "USER"];
 /// Prefix of further such variables.
@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_gets_what_every_program_needs_and_what_is_configured_and_nothing_else() {
+    fn a_server_gets_common_and_configured_variables_alone() {
         let env = BTreeMap::from([("TOKEN".to_owned(), "hunter2".into()), ("LANG".to_owned(), "C".into())]);
         let program = StdioSpec { env, ..testing::program("x", &[]) };
         let daemon = variables(&[
@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn those_that_hang_delay_the_others_by_their_turns_alone() {
+    async fn hanging_starts_delay_others_by_their_turns_alone() {
         let turns = StartLimit::new();
         let hanging = turns.0.available_permits() * 3;
         let servers = (0..hanging).map(async |_| turns.next().await.run(sleep(LONGEST * 60)).await);

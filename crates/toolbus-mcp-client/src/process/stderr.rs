@@ -40,7 +40,7 @@ impl Tail {
         Self { redactor, clock, ..Self::default() }
     }
 
-    /// Has lines logged for debugging alone for so long from now on.
+    /// Logs lines at debug level alone for this time.
     pub(super) fn hush(&self, time: Duration) {
         *self.hushed.lock() = Some(self.clock.now() + time);
     }
@@ -73,7 +73,7 @@ impl Tail {
     }
 }
 
-/// Reads until the end, so that the server never waits for us. Every line goes to the tail, and to the log unless there
+/// Reads until the end, so that the server never waits. Every line goes to the tail, and to the log unless there
 /// are too many.
 pub(super) async fn read(from: impl AsyncRead + Unpin, server: Arc<str>, tail: Arc<Tail>) {
     let mut lines = StderrLines { from: BufReader::new(from), line: Vec::new(), is_cut: false };
@@ -86,7 +86,7 @@ pub(super) async fn read(from: impl AsyncRead + Unpin, server: Arc<str>, tail: A
             match timeout_at(share.until.into(), lines.next()).await {
                 Ok(line) => line,
                 Err(_) => {
-                    say_left_out(&server, share.renew(clock.now()));
+                    log_left_out(&server, share.renew(clock.now()));
                     continue;
                 }
             }
@@ -96,7 +96,7 @@ pub(super) async fn read(from: impl AsyncRead + Unpin, server: Arc<str>, tail: A
         tail.push(&line);
         let now = clock.now();
         if share.until <= now {
-            say_left_out(&server, share.renew(now));
+            log_left_out(&server, share.renew(now));
         }
         if tail.is_hushed(now) {
             tracing::debug!(target: "toolbus::mcp::stderr", server = &*server, "{line}");
@@ -104,10 +104,10 @@ pub(super) async fn read(from: impl AsyncRead + Unpin, server: Arc<str>, tail: A
             tracing::info!(target: "toolbus::mcp::stderr", server = &*server, "{line}");
         }
     }
-    say_left_out(&server, share.left_out);
+    log_left_out(&server, share.left_out);
 }
 
-fn say_left_out(server: &str, lines: u64) {
+fn log_left_out(server: &str, lines: u64) {
     if lines > 0 {
         tracing::info!(target: "toolbus::mcp::stderr", server, lines, "left out lines, because there were too many");
     }
@@ -125,7 +125,7 @@ impl Share {
         Self { until: now + PERIOD, logged: 0, left_out: 0 }
     }
 
-    /// Begins the next period. Returns how many lines were left out in the last one.
+    /// Begins the next period. Returns the number of lines left out in the last one.
     fn renew(&mut self, now: Instant) -> u64 {
         std::mem::replace(self, Self::new(now)).left_out
     }
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_nobody_sees_and_what_breaks_or_turns_a_line_is_escaped() {
+    async fn invisible_line_breaking_and_bidirectional_characters_are_escaped() {
         let table = [
             ("\u{1b}[31mred\u{1b}[0m", r"\u{1b}[31mred\u{1b}[0m"),
             ("a\tb\u{85}c\u{2028}d\u{2029}e", r"a\tb\u{85}c\u{2028}d\u{2029}e"),

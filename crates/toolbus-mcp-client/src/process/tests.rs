@@ -28,14 +28,14 @@ fn python(script: &str) -> StdioSpec {
     testing::program("python3", &["-c", &format!("import os, signal, subprocess, sys, time\n{script}")])
 }
 
-/// Starts a server that is given so long to end by itself.
+/// Starts a server with this grace to end by itself.
 fn start(grace: Duration, script: &str) -> (Process, StdioTransport) {
     Launcher::of_tests(grace).start("hostile", &python(script)).unwrap()
 }
 
 /// The numbers in the first so many lines of a server's standard error.
-async fn told<const N: usize>(process: &Process) -> [i32; N] {
-    eventually("a server to say its process ids", async || {
+async fn stderr_numbers<const N: usize>(process: &Process) -> [i32; N] {
+    eventually("a server to write its process ids", async || {
         let numbers: Vec<i32> = process.stderr_tail().iter().filter_map(|line| line.parse().ok()).collect();
         numbers.try_into().ok()
     })
@@ -68,7 +68,7 @@ fn request(id: usize, bytes: usize) -> ClientJsonRpcMessage {
     serde_json::from_value(json!({ "jsonrpc": "2.0", "id": id, "method": "tools/call", "params": params })).unwrap()
 }
 
-/// The memory of a process in which one test runs and nothing else.
+/// The memory of a process that runs a single test.
 struct Memory {
     before: usize,
 }
@@ -80,7 +80,7 @@ impl Memory {
     }
 }
 
-/// Runs a test of this module again in a process of its own, where it finds its memory. Elsewhere it finds none.
+/// Runs a test of this module again in a process of its own, and returns its memory there; else `None`.
 fn alone(name: &str) -> Option<Memory> {
     const ALONE: &str = "TOOLBUS_TEST_ALONE";
     if std::env::var_os(ALONE).is_some() {
@@ -92,9 +92,9 @@ fn alone(name: &str) -> Option<Memory> {
         .env(ALONE, "1")
         .output()
         .unwrap();
-    let said = [output.stdout, output.stderr].concat();
-    let said = String::from_utf8_lossy(&said);
-    assert!(said.contains("1 passed"), "{said}");
+    let text = [output.stdout, output.stderr].concat();
+    let text = String::from_utf8_lossy(&text);
+    assert!(text.contains("1 passed"), "{text}");
     None
 }
 

@@ -10,17 +10,17 @@ use toolbus_core::text::shown;
 use toolbus_core::{Lookup, PendingTools, ToolRef};
 
 use super::entry::ServerEntry;
-use super::{PlacedServer, Servers};
+use super::{ServerWithSet, Servers};
 use crate::spec::{ServerName, ServerOrigin, ServerSpec};
 use crate::status::ServerDescription;
 
 /// Control of the servers, for messages and management tools.
 pub trait ServerControl: Send + Sync + 'static {
-    /// The servers of which a caller could use some tool, whether they have such a one or not. No other server is
+    /// The servers of which a caller could use some tool, listed or not. No other server is
     /// refreshed or woken for that caller.
     fn within_reach(&self, effective: &EffectiveTools) -> Vec<ServerName>;
 
-    /// Those of them that start on first use and have not been started: their tools are unknown.
+    /// Servers within reach that start on first use and have not been started: their tools are unknown.
     fn asleep(&self, effective: &EffectiveTools) -> Vec<ServerName>;
 
     /// Requests a listing of a server's tools; a waiting server connects at once. Does not wait for it.
@@ -29,12 +29,12 @@ pub trait ServerControl: Send + Sync + 'static {
     /// Description and instructions of a server, if known. The name is case-insensitive.
     fn describe(&self, server: &str) -> Option<ServerDescription>;
 
-    /// Starts a lazy server, and waits until its tools are known or that failed, at most until `latest`. Where there is
-    /// nothing to wait for it returns at once.
+    /// Starts a lazy server, and waits until its tools are known or that failed, at most until `latest`. Returns at
+    /// once if there is nothing to wait for.
     fn wake<'a>(&'a self, server: &'a ServerName, latest: Instant) -> BoxFuture<'a, ()>;
 
-    /// Adds a server, in place of any other of its name that was registered, and waits for its first connection, at
-    /// most until `latest`; gives the names of its tools. Dropped half-way, the server is there or not.
+    /// Adds a server, replaces a registered one of its name, and waits for its first connection, at most until
+    /// `latest`; returns the names of its tools. Dropped half-way, the server is there or not.
     ///
     /// # Errors
     ///
@@ -45,7 +45,7 @@ pub trait ServerControl: Send + Sync + 'static {
     /// Removes a server with its tools. Returns `false` if there was none of this name.
     fn remove<'a>(&'a self, name: &'a ServerName) -> BoxFuture<'a, bool>;
 
-    /// Who added the server of this name (case-insensitive); `None` if there is none.
+    /// Origin of the server of this name (case-insensitive); `None` if there is none.
     fn origin(&self, name: &str) -> Option<ServerOrigin>;
 }
 
@@ -122,7 +122,7 @@ impl ServerControl for Servers {
                 if self.origin(spec.name.as_str()) == Some(ServerOrigin::Configuration) {
                     return Err("a server of this name is configured".to_owned());
                 }
-                self.shared.add(PlacedServer { spec, set: None })
+                self.shared.add(ServerWithSet { spec, set: None })
             };
             let _ = tokio::time::timeout_at(latest.into(), entry.arrival(false)).await;
             if entry.is_known() {

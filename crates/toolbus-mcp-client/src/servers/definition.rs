@@ -33,7 +33,7 @@ const MAX_HIDDEN: usize = 200;
 pub struct Definitions {
     /// Tools that can be called, sorted by name.
     pub tools: Vec<ToolDescriptor>,
-    /// Tools that cannot, sorted by name; of more than 200 the last entry says how many there are.
+    /// Tools that cannot, sorted by name; of more than 200 the last entry has their number.
     pub hidden: Vec<HiddenTool>,
     /// Parts removed from the texts of callable tools, sorted by tool name.
     pub cleaned: Vec<CleanedTexts>,
@@ -41,7 +41,7 @@ pub struct Definitions {
 
 /// The tool set that a server or another daemon backs.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ToolsetPlace {
+pub struct SourceToolset {
     /// Name of the set.
     pub set: Arc<str>,
     /// Prefix of published names, before a dot.
@@ -50,12 +50,12 @@ pub struct ToolsetPlace {
     pub needs_session: bool,
 }
 
-/// Where listed tools come from, and what is made of them.
+/// Source of listed tools, and the settings for their definitions.
 #[derive(Debug)]
 pub struct ToolSource {
     /// The source that the tools are registered under.
     pub source: Arc<str>,
-    /// The kind of backend, as answers name it.
+    /// The kind of backend, as replies name it.
     pub provider: &'static str,
     /// Title for tools that do not describe themselves: `MCP server NAME`.
     pub title: String,
@@ -64,7 +64,7 @@ pub struct ToolSource {
     /// Naming of these tools, without what a tool set adds.
     pub naming: Naming,
     /// The tool set that it backs; `None` for plain tools.
-    pub place: Option<ToolsetPlace>,
+    pub toolset: Option<SourceToolset>,
     /// Treatment of arguments that the tools' schemas do not allow.
     pub validation: Validation,
     /// Longest run of one call; absent: the daemon's.
@@ -72,14 +72,14 @@ pub struct ToolSource {
 }
 
 impl ToolSource {
-    fn of_server(spec: &ServerSpec, place: Option<&ToolsetPlace>) -> Self {
+    fn of_server(spec: &ServerSpec, toolset: Option<&SourceToolset>) -> Self {
         Self {
             source: Arc::clone(spec.name.source()),
             provider: "mcp",
             title: format!("MCP server {}", spec.name),
             server: Some(Arc::clone(spec.name.as_str())),
             naming: spec.naming.clone(),
-            place: place.cloned(),
+            toolset: toolset.cloned(),
             validation: spec.validation,
             tool_timeout: spec.tool_timeout,
         }
@@ -111,14 +111,14 @@ enum Unusable {
 /// Compiles each schema and scans each text, so that a long list costs seconds: not to be called where others wait.
 pub(crate) fn definitions(
     spec: &ServerSpec,
-    place: Option<&ToolsetPlace>,
+    toolset: Option<&SourceToolset>,
     listed: Vec<rmcp::model::Tool>,
     unreadable: Vec<HiddenTool>,
     scanner: &Scanner,
     clock: Clock,
 ) -> Definitions {
     let end = clock.now() + MAX_TIME;
-    definitions_until(&|| clock.now() >= end, spec, place, listed, unreadable, scanner)
+    definitions_until(&|| clock.now() >= end, spec, toolset, listed, unreadable, scanner)
 }
 
 /// Sorts out what another daemon listed, as an MCP server would list it, within the limits for the list of one server.
@@ -135,13 +135,13 @@ pub fn definitions_elsewhere(source: &ToolSource, listed: Vec<Value>, scanner: &
 fn definitions_until(
     is_late: &dyn Fn() -> bool,
     spec: &ServerSpec,
-    place: Option<&ToolsetPlace>,
+    toolset: Option<&SourceToolset>,
     listed: Vec<rmcp::model::Tool>,
     unreadable: Vec<HiddenTool>,
     scanner: &Scanner,
 ) -> Definitions {
     let admits = |name: &str| spec.tools.admits(name);
-    sorted_out(is_late, &ToolSource::of_server(spec, place), &admits, listed, unreadable, scanner)
+    sorted_out(is_late, &ToolSource::of_server(spec, toolset), &admits, listed, unreadable, scanner)
 }
 
 fn sorted_out(
@@ -152,7 +152,7 @@ fn sorted_out(
     unreadable: Vec<HiddenTool>,
     scanner: &Scanner,
 ) -> Definitions {
-    let set = source.place.as_ref().map(|place| Arc::clone(&place.prefix));
+    let set = source.toolset.as_ref().map(|toolset| Arc::clone(&toolset.prefix));
     let naming = Naming { set, ..source.naming.clone() };
     let mut own_names: Vec<String> = Vec::new();
     let (mut tools, mut hidden, mut cleaned, mut seen) = (Vec::new(), unreadable, Vec::new(), HashSet::new());
@@ -198,7 +198,7 @@ fn descriptor(
     let is_usable = !name.is_empty()
         && name.chars().nth(MAX_NAME).is_none()
         && !text::has_unseen(name)
-        // A joiner is seen in some places and not in others: two names could look the same.
+        // A joiner is seen in some positions and not in others: two names could look the same.
         && !name.contains(['\u{200c}', '\u{200d}'])
         && name.trim() == name;
     if !is_usable {
@@ -221,16 +221,16 @@ fn descriptor(
         return Err(Unusable::Management);
     }
     Ok(ToolDescriptor {
-        title: titles(tool).find(|title| says_something(title)).map(str::to_owned),
+        title: titles(tool).find(|title| is_visible(title)).map(str::to_owned),
         description: description(source, tool),
         output_schema: output_schema(tool),
         effect: effect(tool.annotations.as_ref()),
         timeout: source.tool_timeout,
-        own_name: (source.place.is_none() && published != name).then(|| name.into()),
-        toolset: source.place.as_ref().map(|place| Membership {
-            set: Arc::clone(&place.set),
+        own_name: (source.toolset.is_none() && published != name).then(|| name.into()),
+        toolset: source.toolset.as_ref().map(|toolset| Membership {
+            set: Arc::clone(&toolset.set),
             name: name.into(),
-            needs_session: place.needs_session,
+            needs_session: toolset.needs_session,
         }),
         server: source.server.clone(),
         validation: source.validation,
@@ -241,13 +241,13 @@ fn descriptor(
 /// Tools that are renamed and that the server does not have, with the names that may be meant.
 fn not_there(naming: &Naming, own_names: &[String]) -> Vec<HiddenTool> {
     let missed = naming.renamed.keys().filter(|renamed| !own_names.iter().any(|name| **name == ***renamed));
-    let told = |renamed: &Arc<str>| {
+    let hidden = |renamed: &Arc<str>| {
         let near = near_names(renamed, own_names.iter().map(String::as_str), MAX_SUGGESTIONS);
         let near: Vec<String> = near.into_iter().map(|name| format!("`{}`", shown(name))).collect();
         let hint = if near.is_empty() { String::new() } else { format!("; did you mean {}?", near.join(" or ")) };
         HiddenTool { name: shown(renamed), reason: format!("`rename` has it, and the server has no such tool{hint}") }
     };
-    missed.take(MAX_HIDDEN).map(told).collect()
+    missed.take(MAX_HIDDEN).map(hidden).collect()
 }
 
 /// The schema of a tool; of one whose parts have names of their own, the same without them; of one that is not valid by
@@ -278,12 +278,12 @@ fn titles(tool: &rmcp::model::Tool) -> impl Iterator<Item = &str> {
 
 fn description(source: &ToolSource, tool: &rmcp::model::Tool) -> String {
     let mut texts = tool.description.as_deref().into_iter().chain(titles(tool));
-    let text = texts.find(|text| says_something(text)).map(str::to_owned);
+    let text = texts.find(|text| is_visible(text)).map(str::to_owned);
     text.unwrap_or_else(|| format!("Tool {} of {}.", tool.name, source.title))
 }
 
 /// Whether there is anything to see in a text.
-fn says_something(text: &str) -> bool {
+fn is_visible(text: &str) -> bool {
     !text::clean(text, 1).text.is_empty()
 }
 
@@ -323,7 +323,7 @@ fn bounded(mut hidden: Vec<HiddenTool>) -> Vec<HiddenTool> {
 const RESERVED: [&str; 5] =
     ["mcp_list_services", "mcp_get_service_details", "mcp_invoke_tool", "mcp_register_server", "mcp_unregister_server"];
 
-/// Whether a name is that of a management tool, whatever server has a tool of it.
+/// Whether a name is that of a management tool, which no server's tool may have.
 pub(crate) fn is_reserved(name: &str) -> bool {
     RESERVED.contains(&name)
 }

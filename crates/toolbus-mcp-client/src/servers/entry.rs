@@ -17,7 +17,7 @@ use toolbus_protocol::{is_alias_of, rest_of_alias};
 
 use super::definition::is_reserved;
 use super::findings::Findings;
-use super::{PlacedServer, ServersState, SetPlace, sessions};
+use super::{ServerToolset, ServerWithSet, ServersState, sessions};
 use crate::process::Launcher;
 use crate::spec::{Credentials, ServerSpec, TransportSpec};
 use crate::status::{HiddenTool, PhaseName, ServerDescription, ServerStatus, ShadowedTool};
@@ -26,7 +26,7 @@ use crate::supervise::{Lifetime, Listener, ServerState, SupervisedServer, Timeou
 
 /// A server, with its tools and its instances.
 pub(super) struct ServerEntry {
-    pub(super) placed: PlacedServer,
+    pub(super) server: ServerWithSet,
     /// `None` if the server is disabled.
     pub(super) main: Option<Arc<SupervisedServer>>,
     /// Instances of agents with their own credentials. The first lists the tools, or else any that can.
@@ -49,20 +49,20 @@ pub(super) struct ListedTools {
     /// The index of the instance that has listed them.
     lister: Option<usize>,
     pub(super) vetted: Findings,
-    /// Fingerprint of the listing that this was made from.
-    pub(super) said: Option<u64>,
+    /// Fingerprint of the last listing; `None` if its tools found no room.
+    pub(super) last_fingerprint: Option<u64>,
     pub(super) fingerprints: RandomState,
 }
 
 impl ServerEntry {
     pub(super) fn new(
-        placed: PlacedServer,
+        with_set: ServerWithSet,
         timeouts: Timeouts,
         launcher: &Launcher,
         observer: &Arc<dyn McpClientEvents>,
     ) -> Arc<Self> {
-        let spec = &placed.spec;
-        let is_per_session = placed.set.as_ref().is_some_and(|set| set.sessions.is_some());
+        let spec = &with_set.spec;
+        let is_per_session = with_set.set.as_ref().is_some_and(|set| set.sessions.is_some());
         let lifetime = match (is_per_session, spec.is_lazy) {
             (true, _) => Lifetime::UntilListed,
             (false, true) => Lifetime::WhileUsed(timeouts.idle),
@@ -87,8 +87,8 @@ impl ServerEntry {
             }
         }
         Arc::new(Self {
-            summary: Mutex::new(placed.spec.summary.clone()),
-            placed,
+            summary: Mutex::new(with_set.spec.summary.clone()),
+            server: with_set,
             main,
             agents,
             known: Mutex::default(),
@@ -98,16 +98,16 @@ impl ServerEntry {
     }
 
     pub(super) const fn spec(&self) -> &ServerSpec {
-        &self.placed.spec
+        &self.server.spec
     }
 
     /// Whether `other` is configured equally, but for the summary.
-    pub(super) fn is(&self, other: &PlacedServer) -> bool {
-        let place = |placed: &PlacedServer| {
-            let SetPlace { name, prefix, sessions } = placed.set.clone()?;
+    pub(super) fn is(&self, other: &ServerWithSet) -> bool {
+        let toolset = |server: &ServerWithSet| {
+            let ServerToolset { name, prefix, sessions } = server.set.clone()?;
             Some((name, prefix, sessions.map(|set| Arc::as_ptr(&set))))
         };
-        self.placed.spec.runs_like(&other.spec) && place(&self.placed) == place(other)
+        self.server.spec.runs_like(&other.spec) && toolset(&self.server) == toolset(other)
     }
 
     /// Starts supervision, after the instances of `before` have ended: both may need the same exclusive resource. Each
@@ -188,7 +188,7 @@ impl ServerEntry {
         !self.is_known() && self.servers().any(|server| server.is_untried())
     }
 
-    /// Whether the server has brought a tool of this name: its own name, the registered one, or the one that models use
+    /// Whether the server has listed a tool of this name: its own name, the registered one, or the one that models use
     /// for that.
     pub(super) fn has_brought(&self, name: &str) -> bool {
         let has =
@@ -203,16 +203,16 @@ impl ServerEntry {
 
     /// Whether its tools are unknown because it is lazy and has not been started.
     pub(super) fn is_asleep(&self) -> bool {
-        self.main.is_some() && self.placed.spec.is_lazy && !self.is_known()
+        self.main.is_some() && self.server.spec.is_lazy && !self.is_known()
     }
 
     /// Whether the server starts without a call.
     pub(super) const fn starts_at_once(&self) -> bool {
-        self.main.is_some() && !self.placed.spec.is_lazy
+        self.main.is_some() && !self.server.spec.is_lazy
     }
 
-    /// Over when its tools are known, or when nothing more will be tried soon; with `patient` false already when the
-    /// first try has failed. Starts the server if it waits for that.
+    /// Waits until its tools are known, or no attempt follows soon; with `patient` false, only until the
+    /// first attempt has failed. Starts a lazy server.
     pub(super) fn arrival(self: &Arc<Self>, patient: bool) -> BoxFuture<'static, ()> {
         let mut is_known = self.is_known.subscribe();
         let servers: Vec<_> = self.servers().cloned().collect();
@@ -248,7 +248,7 @@ impl ServerEntry {
         let published = naming.published(own);
         let mut descriptor = ToolDescriptor::new(published, Arc::clone(spec.name.source()), "mcp");
         descriptor.own_name = Some(own.into());
-        if let Some(set) = &self.placed.set {
+        if let Some(set) = &self.server.set {
             let needs_session = set.sessions.is_some();
             descriptor.toolset = Some(Membership { set: Arc::clone(&set.name), name: own.into(), needs_session });
         }
@@ -258,7 +258,7 @@ impl ServerEntry {
         may_offer.then_some(descriptor)
     }
 
-    /// Whether the caller could use the tool for which models use `alias`, if the server had it. An alias tells the
+    /// Whether the caller could use the tool for which models use `alias`, if the server had it. An alias reveals the
     /// name that it stands for only where no more than the set's dot was replaced; elsewhere the caller must be able to
     /// use some tool of the server.
     pub(super) fn may_offer_as(&self, alias: &str, effective: &EffectiveTools) -> bool {
@@ -277,13 +277,13 @@ impl ServerEntry {
     }
 
     fn naming(&self) -> Naming {
-        let set = self.placed.set.as_ref().map(|set| Arc::clone(&set.prefix));
+        let set = self.server.set.as_ref().map(|set| Arc::clone(&set.prefix));
         Naming { set, ..self.spec().naming.clone() }
     }
 
-    /// Whether the policy admits some tool of this server, whatever it lists.
+    /// Whether the policy admits some tool of this server, even before it lists any.
     pub(super) fn is_within_reach(&self, effective: &EffectiveTools) -> bool {
-        effective.could_have(self.spec().name.source(), self.placed.set.as_ref().map(|set| &set.name))
+        effective.could_have(self.spec().name.source(), self.server.set.as_ref().map(|set| &set.name))
     }
 
     pub(super) fn describe(&self) -> Option<ServerDescription> {
@@ -314,12 +314,12 @@ impl ServerEntry {
 }
 
 /// Most shadowed tools that a status names.
-const MAX_TOLD: usize = 200;
+const MAX_SHADOWED: usize = 200;
 
 impl ServerEntry {
     pub(super) fn status(&self) -> ServerStatus {
         let mut status = ServerStatus::untried(self.spec(), PhaseName::Disabled);
-        if let Some(set) = &self.placed.set {
+        if let Some(set) = &self.server.set {
             status.toolset = Some(set.name.to_string());
             status.sessions = set.sessions.as_ref().map_or(0, |set| set.sessions());
         }
@@ -328,10 +328,10 @@ impl ServerEntry {
             let known = self.known();
             status.tools = known.tools.iter().map(|tool| tool.name.to_string()).collect();
             status.hidden.clone_from(&known.hidden);
-            known.vetted.tell(&mut status);
+            known.vetted.report(&mut status);
             status.implementation.clone_from(&known.implementation);
         }
-        self.tell_shadowed(&mut status);
+        self.report_shadowed(&mut status);
         // Of several instances, a ready one has the most to show.
         let server = self.servers().find(|server| matches!(server.state(), ServerState::Ready(_))).unwrap_or(main);
         server.connector().transport_name().clone_into(&mut status.transport);
@@ -352,14 +352,14 @@ impl ServerEntry {
         status
     }
 
-    fn tell_shadowed(&self, status: &mut ServerStatus) {
+    fn report_shadowed(&self, status: &mut ServerStatus) {
         let Some(shared) = self.shared.get().and_then(Weak::upgrade) else { return };
         let snapshot = shared.registry.snapshot();
         let mut clashes: Vec<_> =
             snapshot.clashes().filter(|clash| clash.shadowed == *self.spec().name.source()).collect();
         clashes.sort();
         status.shadowed_total = clashes.len();
-        let shadowed = clashes.into_iter().take(MAX_TOLD);
+        let shadowed = clashes.into_iter().take(MAX_SHADOWED);
         status.shadowed = shadowed
             .map(|clash| ShadowedTool { name: clash.name.to_string(), owner: clash.kept.to_string() })
             .collect();

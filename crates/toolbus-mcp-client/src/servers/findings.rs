@@ -12,7 +12,7 @@ use crate::status::{CleanedTexts, OF_SERVER, ServerStatus, SuspectTexts};
 
 /// Most tools that the log names of one list, and most that a status names.
 const MAX_LINES: usize = 20;
-const MAX_TOLD: usize = 200;
+const MAX_REPORTED: usize = 200;
 
 /// Suspect and cleaned texts of a server: first its own texts, then those of its tools.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -39,9 +39,9 @@ impl Findings {
     /// Logs the findings that are not in `before`, so that a reconnect with the same texts logs nothing.
     pub(crate) fn log(&self, server: &str, before: &Self) {
         let known: HashMap<&str, _> = before.suspect.iter().map(|texts| (&*texts.name, &texts.suspicions)).collect();
-        let news = self.suspect.iter().filter(|texts| known.get(&*texts.name) != Some(&&texts.suspicions));
+        let fresh = self.suspect.iter().filter(|texts| known.get(&*texts.name) != Some(&&texts.suspicions));
         let mut more = 0;
-        for (number, SuspectTexts { name, suspicions }) in news.enumerate() {
+        for (number, SuspectTexts { name, suspicions }) in fresh.enumerate() {
             let Some(first) = suspicions.first().filter(|_| number < MAX_LINES) else {
                 more += 1;
                 continue;
@@ -60,9 +60,9 @@ impl Findings {
             tracing::warn!(server, tools = more, "more definitions of tools are suspect");
         }
         let known: HashMap<&str, _> = before.cleaned.iter().map(|texts| (&*texts.name, texts.removed)).collect();
-        let news = self.cleaned.iter().filter(|texts| known.get(&*texts.name) != Some(&texts.removed));
+        let fresh = self.cleaned.iter().filter(|texts| known.get(&*texts.name) != Some(&texts.removed));
         let mut more = 0;
-        for (number, CleanedTexts { name, removed }) in news.enumerate() {
+        for (number, CleanedTexts { name, removed }) in fresh.enumerate() {
             if number >= MAX_LINES {
                 more += 1;
                 continue;
@@ -83,11 +83,11 @@ impl Findings {
     }
 
     /// Writes the first findings and their totals into the status.
-    pub(crate) fn tell(&self, status: &mut ServerStatus) {
+    pub(crate) fn report(&self, status: &mut ServerStatus) {
         status.suspect_total = self.suspect.len();
-        status.suspect = self.suspect.iter().take(MAX_TOLD).cloned().collect();
+        status.suspect = self.suspect.iter().take(MAX_REPORTED).cloned().collect();
         status.cleaned_total = self.cleaned.len();
-        status.cleaned = self.cleaned.iter().take(MAX_TOLD).cloned().collect();
+        status.cleaned = self.cleaned.iter().take(MAX_REPORTED).cloned().collect();
     }
 }
 
@@ -99,7 +99,7 @@ fn of_server(about: &ServerInfo, scanner: &Scanner) -> Arc<[Suspicion]> {
         ("description", &about.description),
         ("instructions", &about.instructions),
     ];
-    let texts: Vec<_> = texts.iter().filter_map(|(place, text)| Some((*place, text.as_deref()?))).collect();
+    let texts: Vec<_> = texts.iter().filter_map(|(location, text)| Some((*location, text.as_deref()?))).collect();
     scanner.texts(&texts, &about.removed)
 }
 
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn the_log_is_told_once_of_each_definition_and_again_when_it_changes() {
+    fn each_finding_is_logged_once_and_again_after_a_change() {
         let first =
             Findings { suspect: vec![suspect("add", "do not tell the user")], cleaned: vec![cleaned("add", 2)] };
         insta::assert_snapshot!(logged(&first, &Findings::default()), @r#"
@@ -165,8 +165,8 @@ mod tests {
         assert_eq!(lines.lines().filter(|line| line.contains("tools=980")).count(), 2, "{lines}");
         let spec = ServerSpec::of_tests("files", TransportSpec::Stdio(testing::program("x", &[])));
         let mut status = ServerStatus::untried(&spec, PhaseName::Ready);
-        many.tell(&mut status);
-        assert_eq!((status.suspect.len(), status.suspect_total), (MAX_TOLD, 1_000));
-        assert_eq!((status.cleaned.len(), status.cleaned_total), (MAX_TOLD, 1_000));
+        many.report(&mut status);
+        assert_eq!((status.suspect.len(), status.suspect_total), (MAX_REPORTED, 1_000));
+        assert_eq!((status.cleaned.len(), status.cleaned_total), (MAX_REPORTED, 1_000));
     }
 }

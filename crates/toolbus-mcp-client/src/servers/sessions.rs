@@ -47,7 +47,7 @@ pub struct ServerSessions {
 pub struct SessionServer {
     server: Arc<SupervisedServer>,
     /// Whether a call has reported that the server ended by itself.
-    was_told: AtomicBool,
+    was_reported: AtomicBool,
 }
 
 impl ServerSessions {
@@ -74,7 +74,7 @@ impl SessionFactory for ServerSessions {
             reason = "ends when the `SessionServer` is dropped, which stops the server"
         )]
         tokio::spawn(Arc::clone(&server).keep(Arc::new(DiscardTools)));
-        let started = SessionServer { server, was_told: AtomicBool::new(false) };
+        let started = SessionServer { server, was_reported: AtomicBool::new(false) };
         let (mut states, clock) = (started.server.states(), started.server.clock());
         let settled = states.wait_for(|state| matches!(state, ServerState::Ready(_)) || state.is_final(clock));
         let is_ready = match timeout(START_TIME, settled).await {
@@ -115,7 +115,7 @@ impl Executor for SessionServer {
         let result = self.server.call(&call.tool, &call, false, &|| true).await;
         match result {
             Err(failure) if self.is_gone() => {
-                self.was_told.store(true, Ordering::Release);
+                self.was_reported.store(true, Ordering::Release);
                 Err(self.lost(failure))
             }
             result => result,
@@ -129,7 +129,7 @@ impl SessionServer {
         !matches!(self.server.state(), ServerState::Ready(ready) if !ready.connected.connection.is_over())
     }
 
-    /// Replaces `failure` by one that says that the session's state is lost.
+    /// Replaces `failure` by one that reports the loss of the session's state.
     fn lost(&self, failure: ToolFailure) -> ToolFailure {
         let name = shown(self.server.name.as_str());
         let what = match failure.cause {
@@ -155,7 +155,7 @@ impl Instance for SessionServer {
 
     fn is_over(&self) -> bool {
         // Not as soon as the server has ended: the next call would silently use another one.
-        self.was_told.load(Ordering::Acquire)
+        self.was_reported.load(Ordering::Acquire)
     }
 }
 
@@ -185,8 +185,8 @@ fn expanded(spec: &ServerSpec, owner: &str, session: &str) -> ServerSpec {
     fill(spec, &as_file_name(owner), &as_file_name(session))
 }
 
-/// A name that leads nowhere else when it stands in a path: letters, digits, `_` and `-`, and dots within. What it is
-/// made of, and nothing else, makes the same one: a name that looks made is made anew.
+/// A safe file name: letters, digits, `_` and `-`, and dots within. Different texts have different names: a text
+/// that looks like a derived name is derived again.
 fn as_file_name(text: &str) -> String {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.');
     let is_safe = text.len() <= 64
@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_can_take_the_name_that_was_made_for_another() {
+    fn no_name_takes_the_file_name_of_another() {
         let made = as_file_name("a/b");
         assert_ne!(as_file_name(&made), made);
         assert_eq!(as_file_name("ax-1"), "ax-1");
@@ -285,7 +285,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_name_leads_out_of_its_place(name in any::<String>(), dots in "[./\\\\a-z]{0,12}") {
+        fn no_name_leads_out_of_its_directory(name in any::<String>(), dots in "[./\\\\a-z]{0,12}") {
             for name in [name, dots] {
                 let safe = as_file_name(&name);
                 let path = Path::new("data").join(&safe).join("x");
@@ -296,7 +296,7 @@ mod tests {
         }
 
         #[test]
-        fn two_names_never_share_a_place(a in "[a./ ]{0,4}", b in "[a./ ]{0,4}") {
+        fn two_names_never_share_a_file_name(a in "[a./ ]{0,4}", b in "[a./ ]{0,4}") {
             prop_assert_eq!(as_file_name(&a) == as_file_name(&b), a == b);
         }
     }

@@ -24,7 +24,7 @@ fn spec(name: &str, origin: ServerOrigin) -> ServerSpec {
 }
 
 #[tokio::test]
-async fn a_server_of_an_operator_takes_the_place_of_one_that_a_caller_registered() {
+async fn a_configured_server_replaces_a_registered_one() {
     let bridge = Servers::new(
         Registry::new(),
         Launcher::with_helper("/no/such/helper"),
@@ -32,12 +32,11 @@ async fn a_server_of_an_operator_takes_the_place_of_one_that_a_caller_registered
         Scanner::new().unwrap(),
     );
     bridge.restore(vec![spec("files", ServerOrigin::Registration), spec("git", ServerOrigin::Registration)]);
-    bridge.apply(vec![PlacedServer { spec: spec("Files", ServerOrigin::Configuration), set: None }], Arc::new(|_| {}));
+    bridge.apply(vec![ServerWithSet { spec: spec("Files", ServerOrigin::Configuration), set: None }], Arc::new(|_| {}));
     let known: Vec<_> = bridge.status().into_iter().map(|server| (server.name, server.origin)).collect();
     let expected = [("Files", "configuration"), ("git", "registration")];
     assert_eq!(known, expected.map(|(name, origin)| (name.to_owned(), origin.to_owned())));
-    eventually("nobody to keep the one that was replaced", async || (bridge.shared.tasks.len() == 2).then_some(()))
-        .await;
+    eventually("the replaced one to be released", async || (bridge.shared.tasks.len() == 2).then_some(())).await;
     bridge.shutdown().await;
     assert!(bridge.shared.tasks.is_empty());
 }

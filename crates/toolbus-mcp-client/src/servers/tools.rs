@@ -8,7 +8,7 @@ use futures_util::future::BoxFuture;
 use toolbus_core::failure::ToolFailure;
 use toolbus_core::tool::{Executor, Tool, ToolCall, ToolDescriptor, ToolOutput};
 
-use super::definition::{Definitions, ToolsetPlace, definitions};
+use super::definition::{Definitions, SourceToolset, definitions};
 use super::entry::{ListedTools, ServerEntry};
 use super::findings::Findings;
 use super::{Limits, ServersState};
@@ -50,7 +50,7 @@ impl ServerEntry {
         let descriptors = self.known().tools.clone();
         let tools = descriptors.into_iter().map(|mut descriptor| {
             limits(&mut descriptor);
-            match self.placed.set.as_ref().and_then(|set| set.sessions.as_ref()) {
+            match self.server.set.as_ref().and_then(|set| set.sessions.as_ref()) {
                 Some(sessions) => sessions.tool(descriptor),
                 None => McpTool::tool(Arc::clone(self), descriptor),
             }
@@ -77,22 +77,22 @@ impl ListedTools {
 /// Makes tools of what a server lists. An unchanged list is skipped: compiling the schemas of a long list takes
 /// seconds.
 fn take(entry: &Arc<ServerEntry>, shared: &Arc<ServersState>, about: ServerInfo, listed: ServerListing) {
-    let said = {
+    let fingerprint = {
         let known = entry.known();
-        let said = known.fingerprint(&about, &listed);
-        if known.said == Some(said) {
+        let fingerprint = known.fingerprint(&about, &listed);
+        if known.last_fingerprint == Some(fingerprint) {
             return;
         }
-        said
+        fingerprint
     };
     let spec = entry.spec();
-    let place = entry.placed.set.as_ref().map(|set| ToolsetPlace {
+    let toolset = entry.server.set.as_ref().map(|set| SourceToolset {
         set: Arc::clone(&set.name),
         prefix: Arc::clone(&set.prefix),
         needs_session: set.sessions.is_some(),
     });
     let definitions =
-        definitions(spec, place.as_ref(), listed.tools, listed.unreadable, &shared.scanner, shared.launcher.clock());
+        definitions(spec, toolset.as_ref(), listed.tools, listed.unreadable, &shared.scanner, shared.launcher.clock());
     let vetted = Findings::new(&about, &definitions, &shared.scanner);
     let Definitions { mut tools, mut hidden, .. } = definitions;
     let admitted = shared.admit(entry, &tools);
@@ -121,7 +121,7 @@ fn take(entry: &Arc<ServerEntry>, shared: &Arc<ServersState>, about: ServerInfo,
         known.tools = tools;
         known.hidden = hidden;
         // What found no room may find it the next time.
-        known.said = admitted.is_ok().then_some(said);
+        known.last_fingerprint = admitted.is_ok().then_some(fingerprint);
     }
     shared.described();
     shared.publish(entry);
@@ -190,7 +190,7 @@ impl ServerUsage {
 }
 
 impl ToolQuota {
-    /// Reserves quota for a server's tools, in place of its previous reservation.
+    /// Reserves quota for a server's tools, and replaces its previous reservation.
     ///
     /// # Errors
     ///
@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn there_is_room_for_so_many_tools_whoever_has_them() {
+    fn all_servers_share_one_quota_of_tools() {
         let mut quota = ToolQuota::default();
         let half = ServerUsage { tools: MAX_TOOLS / 2, bytes: 1 };
         assert_eq!(quota.reserve(&name("a"), half), Ok(()));
@@ -234,12 +234,12 @@ mod tests {
         let one = ServerUsage { tools: 1, bytes: 1 };
         let full = quota.reserve(&name("c"), one).unwrap_err();
         insta::assert_snapshot!(full, @"its 1 tools are not offered: all servers together may have 20000 tools and 64 MiB of definitions; offer less, and restart it");
-        assert_eq!(quota.reserve(&name("A"), one), Ok(()), "in the place of what it had");
+        assert_eq!(quota.reserve(&name("A"), one), Ok(()), "replaces its reservation");
         assert_eq!(quota.reserve(&name("c"), one), Ok(()));
     }
 
     #[test]
-    fn there_is_room_for_so_many_bytes() {
+    fn all_servers_share_one_quota_of_bytes() {
         let mut quota = ToolQuota::default();
         let most = ServerUsage { tools: 1, bytes: MAX_MIB << 20 };
         assert_eq!(quota.reserve(&name("a"), most), Ok(()));

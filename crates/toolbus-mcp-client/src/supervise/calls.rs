@@ -19,7 +19,7 @@ const END_TIME: Duration = Duration::from_millis(100);
 /// The calls that use a server or wait for it.
 pub(super) struct ActiveCalls {
     count: AtomicUsize,
-    /// When the last one ended.
+    /// End of the last call.
     last: Mutex<Instant>,
     clock: Clock,
 }

@@ -23,10 +23,10 @@ use crate::transport::http::{HttpOpenError, Opener};
 
 /// Time that a process gets to end by itself before it is killed, its supervisor's own patience included.
 pub(crate) const STOP_TIME: Duration = Duration::from_secs(5);
-/// The same where the server has failed: a next one waits for its end.
+/// The same after a failure of the server: its successor waits for the end.
 pub(crate) const LOST_TIME: Duration = Duration::from_millis(500);
 
-/// Time after a handshake in which what a server wrote about the probe is read.
+/// Time after a handshake for reading the server's standard error about the probe.
 const PROBE_ECHO: Duration = Duration::from_millis(250);
 
 /// Opens connections to one server, and remembers its session mode.
@@ -93,7 +93,7 @@ fn given_up() -> ConnectError {
     ConnectError::new("the connection was given up")
 }
 
-/// A connection, with the process at its other end if that is ours.
+/// A connection, with the process of a local server.
 pub(crate) struct Connected {
     pub(crate) connection: Arc<Connection>,
     process: Option<Process>,
@@ -156,12 +156,12 @@ impl Connector {
         Self { server, way, roots, observer, redactor, clock, session_mode, directories }
     }
 
-    /// The same, with what is known of the server already, and what others find out.
+    /// The same, with a shared memory of the session mode.
     pub(crate) fn remembering(self, session_mode: Remembered) -> Self {
         Self { session_mode, ..self }
     }
 
-    /// The same, with these directories made where they are missing, for this user alone.
+    /// The same, which creates these directories if they are missing, for this user alone.
     pub(crate) fn making(self, directories: Vec<PathBuf>) -> Self {
         Self { directories, ..self }
     }
@@ -189,7 +189,7 @@ impl Connector {
         self.clock
     }
 
-    /// Whether its server is a process of ours.
+    /// Whether the server is a local process.
     pub(crate) const fn is_process(&self) -> bool {
         matches!(self.way, ConnectMode::Stdio(..))
     }
@@ -231,7 +231,7 @@ impl Connector {
                 let started = launcher.start(self.server.as_str(), program);
                 let (process, transport) = started.map_err(|error| ConnectError::new(error.to_string()))?;
                 let opening = self.opening("pipe", transport.failure(), bounds.span);
-                // What a server writes about a probe that it does not know is no news.
+                // Standard error about an unknown probe is not logged.
                 let is_probed = opening.session_mode.is_none();
                 if is_probed {
                     process.hush(bounds.patience);
@@ -258,7 +258,7 @@ impl Connector {
                 Ok(Connected { connection, process })
             }
             Err(error) => {
-                // What was remembered may be outdated.
+                // The remembered session mode may be outdated.
                 self.session_mode.set(None);
                 if let ConnectMode::Http(Ok(opener)) = &self.way
                     && error.next.is_none()

@@ -21,10 +21,10 @@ use crate::client::Connection;
 
 /// Pings in a row without a response after which a server is started again.
 const MAX_SILENCES: u32 = 2;
-/// Tries of a server that was given up, which calls ask for, take one part in so many of the time: one that hangs must
-/// not keep its callers waiting all the time.
+/// Attempts to start a parked server for its calls take one part in so many of the time: a hanging server must not keep
+/// its callers waiting all the time.
 const RETRY_SHARE: u32 = 10;
-/// A server whose list takes long, and changes all the time, is asked for it during one part in so many of the time.
+/// Listing a server whose list takes long and changes often takes one part in so many of the time.
 const LISTING_SHARE: u32 = 10;
 /// Longest pause between two listings.
 const MAX_PAUSE: Duration = Duration::from_secs(30);
@@ -220,7 +220,7 @@ async fn connected(server: &SupervisedServer, listener: &dyn Listener, attempt: 
     connected.map_err(|error| if server.stop.is_cancelled() { LifeEnd::Stopped } else { LifeEnd::Lost(error) })
 }
 
-/// Lists the tools, unless others are listed in their place, within a lifecycle span.
+/// Lists the tools, unless a later listing replaces them, within a lifecycle span.
 async fn first_list(
     server: &SupervisedServer,
     listener: &dyn Listener,
@@ -248,7 +248,7 @@ async fn first_list(
     Ok(())
 }
 
-/// Lists the tools, and returns how many there are.
+/// Lists the tools, and returns their number.
 async fn list(
     server: &SupervisedServer,
     listener: &dyn Listener,
@@ -299,7 +299,7 @@ async fn silent(server: &SupervisedServer, connection: &Connection) -> ConnectEr
         if silences == 0 {
             sleep(server.timeouts.ping_period).await;
         }
-        // A server that is busy may answer no ping, and is well.
+        // A busy server may leave pings without a response.
         if connection.is_busy() {
             silences = 0;
             continue;

@@ -21,8 +21,8 @@ const FIRST: i64 = 1 << 30;
 /// So many ids of rmcp before the first of these, requests go its way: those under way end long before it is there.
 const MARGIN: i64 = 1 << 20;
 
-/// Asks a server on its standard input. Answers come as they are read, so that they may overtake notifications that the
-/// server wrote before them. Clones share the transport, and do not keep it open.
+/// Sends requests to a server's standard input. Responses may overtake notifications that the server wrote before them.
+/// Clones share the transport, and do not keep it open.
 #[derive(Clone)]
 pub(crate) struct FastPath {
     outgoing: mpsc::Sender<Vec<u8>>,
@@ -70,7 +70,7 @@ impl FastPath {
     ///
     /// If the server responds with an error, or its standard input is closed. The caller watches for the end of a
     /// server that does not respond.
-    pub(crate) async fn ask<P: Serialize>(&self, method: &str, params: &P) -> Result<ServerResult, ServiceError> {
+    pub(crate) async fn request<P: Serialize>(&self, method: &str, params: &P) -> Result<ServerResult, ServiceError> {
         let (sender, response) = oneshot::channel();
         let mut waiting = FastPathCall { fast_path: self, id: self.pending.lock().begin(sender), is_sent: false };
         let request = FastRequest { jsonrpc: "2.0", id: waiting.id, method, params };
@@ -88,14 +88,14 @@ impl FastPath {
     /// Sends `notifications/cancelled` for a request.
     fn give_up(&self, id: i64) {
         let params = json!({ "requestId": id, "reason": GIVEN_UP });
-        let told = json!({ "jsonrpc": "2.0", "method": "notifications/cancelled", "params": params });
-        let Ok(told) = line(&told) else { return };
-        if let Err(mpsc::error::TrySendError::Full(told)) = self.outgoing.try_send(told)
+        let cancelled = json!({ "jsonrpc": "2.0", "method": "notifications/cancelled", "params": params });
+        let Ok(cancelled) = line(&cancelled) else { return };
+        if let Err(mpsc::error::TrySendError::Full(cancelled)) = self.outgoing.try_send(cancelled)
             && let Ok(runtime) = Handle::try_current()
         {
             let outgoing = self.outgoing.clone();
             // Fails only if the connection has ended.
-            runtime.spawn(async move { outgoing.send(told).await });
+            runtime.spawn(async move { outgoing.send(cancelled).await });
         }
     }
 }
@@ -127,7 +127,7 @@ impl PendingCalls {
         };
         let waiting = id.filter(|id| *id >= FIRST).and_then(|id| self.lock().waiting.remove(&id));
         let Some(waiting) = waiting else { return Some(message) };
-        // Who waited may have given up just now.
+        // The waiting call may have been given up meanwhile.
         let _ = match message {
             ServerJsonRpcMessage::Response(response) => waiting.send(Ok(response.result)),
             ServerJsonRpcMessage::Error(error) => waiting.send(Err(error.error)),
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn the_sdk_has_all_requests_before_its_ids_are_those_of_lanes() {
+    fn the_fast_path_closes_before_ids_of_the_sdk_reach_its_own() {
         let pending = Arc::<PendingCalls>::default();
         let fast_path = FastPath::new(mpsc::channel(1).0, Arc::clone(&pending));
         pending.note(&ping(FIRST - MARGIN - 1));

@@ -52,14 +52,14 @@ pub(crate) enum HttpTransport {
     Sse(SseTransport),
 }
 
-/// Least time between two notifications of changes that the server may have told of while nothing was heard.
+/// Least time between two notifications of changes that may have been missed.
 const MISSED_PERIOD: Duration = Duration::from_secs(60);
 
 /// A connection by Streamable HTTP.
 pub(crate) struct StreamableTransport {
     worker: StreamableHttpClientTransport<McpHttpClient>,
     client: McpHttpClient,
-    /// Limits how often a server whose streams or sessions soon end is asked for its tools.
+    /// Limits how often a server whose streams or sessions soon end has to list its tools.
     missed_pace: Interval,
     /// Ends requests that the worker waits for without listening, so that it ends as well.
     _guard: DropGuard,
@@ -90,8 +90,8 @@ impl HttpTransport {
 }
 
 impl StreamableTransport {
-    /// The next message. What the server does not tell, because its session is a new one or its stream of notifications
-    /// was interrupted, counts as a change of its list.
+    /// The next message. Notifications that are lost, because the session is new or the stream of notifications
+    /// was interrupted, count as a change of its list.
     async fn receive(&mut self) -> Option<ServerJsonRpcMessage> {
         let Self { worker, client, missed_pace, .. } = self;
         let missed = async {
@@ -149,11 +149,11 @@ impl Transport<RoleClient> for HttpTransport {
     }
 }
 
-/// Longest wait for each step of opening a connection; longer than that for a connection or a token, whose texts say
-/// more.
+/// Longest wait for each step of opening a connection; longer than that for a connection or a token, whose texts have
+/// details.
 const PATIENCE: Duration = Duration::from_secs(15);
 
-/// Opens connections to one server with one credential, and remembers which transport it speaks.
+/// Opens connections to one server with one credential, and remembers the server's transport.
 pub(crate) struct Opener {
     requester: Arc<Requester>,
     large: LargeMessages,
@@ -231,7 +231,7 @@ impl Opener {
         }
     }
 
-    /// Forgets what was found out: the server may have been replaced by one that speaks the other.
+    /// Forgets the detected transport: the server may have been replaced.
     pub(crate) fn forget(&self) {
         self.remember(self.configured);
     }
@@ -292,13 +292,13 @@ impl From<HttpError> for HttpOpenError {
     }
 }
 
-/// A request that changes nothing and opens no session. A server of Streamable HTTP answers it, or refuses it in its
+/// A request that changes nothing and opens no session. A server of Streamable HTTP responds, or refuses it in its
 /// own words.
 const PING: &str = r#"{"jsonrpc":"2.0","id":"probe","method":"ping"}"#;
 
 /// Response of a server to a message that was posted to its URL.
 enum ProbeResult {
-    /// The server speaks Streamable HTTP.
+    /// The server supports Streamable HTTP.
     Streamable,
     /// The server accepts no messages at its URL; with the refusal.
     NoMessages(HttpError),
@@ -341,7 +341,7 @@ async fn probe(client: &McpHttpClient) -> Result<ProbeResult, HttpError> {
     }
 }
 
-/// Some servers open a session for whatever comes first.
+/// Some servers open a session for any first request.
 async fn delete_session(client: &McpHttpClient, response: &Response) {
     let Some(session) = response.headers().get(SESSION) else { return };
     let headers = HeaderMap::from_iter([(SESSION, session.clone())]);

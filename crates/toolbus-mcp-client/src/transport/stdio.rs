@@ -61,7 +61,7 @@ pub(crate) enum NotSent {
 }
 
 impl StdioTransport {
-    /// Begins to read and to write. `closing` ends both, and is cancelled when nothing comes any more; `exited` tells
+    /// Begins to read and to write. `closing` ends both, and is cancelled when nothing comes any more; `exited` reports
     /// why the server has.
     pub(crate) fn new(
         from: impl AsyncRead + Send + Unpin + 'static,
@@ -391,7 +391,7 @@ impl<R: AsyncRead + Unpin> LineReader<R> {
             let message = if message::is_long_notification(&line) { Err(LineError::Unneeded) } else { parse(&line) };
             (message, line)
         });
-        // One that was not read is one of a runtime that ends.
+        // Parsing fails only while the runtime ends.
         let (message, line) = parsed.await.unwrap_or((Ok(None), Vec::new()));
         self.line = line;
         message

@@ -1,4 +1,4 @@
-//! A daemon that answers about servers on a bus in memory, and agents on the same bus.
+//! A daemon that replies to requests about servers on a bus in memory, and agents on the same bus.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -34,7 +34,7 @@ use toolbus_store::MemoryStore;
 /// Longest wait for a message that must come.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Says what it was given.
+/// Returns its arguments.
 struct Repeats;
 
 impl Executor for Repeats {
@@ -143,21 +143,21 @@ pub(crate) struct Fixture {
 
 /// Message that an agent or a listener got.
 #[derive(Debug)]
-pub(crate) struct Got {
+pub(crate) struct Received {
     pub(crate) envelope: Envelope,
     pub(crate) properties: Properties,
     pub(crate) body: Value,
 }
 
-/// A queue that somebody listens to.
+/// A queue with a consumer.
 pub(crate) struct Listener(mpsc::Receiver<Delivery>);
 
 impl Listener {
-    pub(crate) async fn next(&mut self) -> Got {
+    pub(crate) async fn next(&mut self) -> Received {
         let delivery = tokio::time::timeout(PATIENCE, self.0.recv()).await.expect("a message").unwrap();
         let body = serde_json::from_slice(&delivery.body).unwrap();
         let properties = Properties::clone(&delivery.properties);
-        let got = Got { envelope: Envelope::read(&properties), properties, body };
+        let got = Received { envelope: Envelope::read(&properties), properties, body };
         delivery.settle.acknowledge().await;
         got
     }
@@ -176,8 +176,7 @@ impl Listener {
     }
 }
 
-/// A daemon for `ana`, who may use everything, `bob`, who may use tools that begin with `read`, and `eve`, who may use
-/// nothing.
+/// A policy for `ana`, with all tools, `bob`, with tools that begin with `read`, and `eve`, without tools.
 pub(crate) fn policy() -> Policy {
     let only = |tools| AgentPolicy { tools, ..AgentPolicy::default() };
     let agents =
@@ -187,7 +186,7 @@ pub(crate) fn policy() -> Policy {
 }
 
 impl Fixture {
-    /// The daemon has begun to take requests in; servers are connected later.
+    /// A daemon that consumes requests; servers are connected later.
     pub(crate) fn new() -> Self {
         Self::with(policy(), false)
     }
@@ -197,7 +196,7 @@ impl Fixture {
         Self::of(Identity::default(), policy, own_topics_only, Arc::new(MemoryStore::default()), &[])
     }
 
-    /// The same for agents that are told apart in another way, with what an earlier daemon has stored, and with servers that
+    /// The same for agents with another identity, with what an earlier daemon has stored, and with servers that
     /// start with their first use.
     pub(crate) fn of(
         identity: Identity,
@@ -244,11 +243,11 @@ impl Fixture {
         let asleep = asleep.iter().map(|server| (*server).into()).collect();
         let fleet = Arc::new(Fleet { registry: registry.clone(), refreshed, woken: Mutex::default(), asleep });
         let servers = Arc::clone(&fleet) as Arc<dyn ServerControl>;
-        let (notifier, asking) =
+        let (notifier, notify) =
             dispatcher.notifier_of(Index::new(Arc::clone(&servers), Arc::clone(&store)), Arc::clone(&shared));
         let invoker = Arc::new(dispatcher.clone()) as Arc<dyn Invoker>;
         let before = RememberedAgents::new(store, Clock::SYSTEM);
-        let refresh = Arc::new(RefreshHandler::new(access.clone(), asking, Arc::clone(&servers), before));
+        let refresh = Arc::new(RefreshHandler::new(access.clone(), notify, Arc::clone(&servers), before));
         let about = About {
             name: "toolbus".to_owned(),
             version: "1".to_owned(),
@@ -269,22 +268,22 @@ impl Fixture {
         let followed = access.clone();
         running.spawn(async move { followed.follow().await });
         running.spawn(notifier.run());
-        running.spawn(async move { refresh.tell_again().await });
+        running.spawn(async move { refresh.notify_again().await });
         Self { bus, registry, access, fleet, running }
     }
 
-    /// A server is connected, has other tools, or is gone if it has none.
+    /// Publishes the tools of a server; none: it is gone.
     pub(crate) fn publish(&self, server: &str, tools: &[&str]) {
         publish(&self.registry, server, tools);
     }
 
-    /// A server is connected whose tool says this of itself.
+    /// Publishes a server whose tool has this description.
     pub(crate) fn publish_described(&self, server: &str, tool: &str, description: String) {
         publish_described(&self.registry, server, &[(tool, description)]);
         self.access.refresh();
     }
 
-    /// A tool of no server.
+    /// Registers a tool of no server.
     pub(crate) fn register(&self, name: &str) {
         self.registry.register(Tool::new(ToolDescriptor::new(name, "mcp:management", "mcp"), Repeats)).unwrap();
         self.access.refresh();
@@ -295,7 +294,7 @@ impl Fixture {
         Listener(self.bus.connect().consume(subscription(&format!("rockbot.{topic}"), topic, Ownership::Shared)))
     }
 
-    /// Listens to what is put aside of a queue.
+    /// Listens to the dead letters of a queue.
     pub(crate) fn dead_letters(&self, queue: &str) -> Listener {
         let dead = subscription(&format!("{queue}.dlq"), "unused", Ownership::Existing);
         Listener(self.bus.connect().consume(dead))
@@ -306,7 +305,7 @@ impl Fixture {
         self.send(request, Vec::new()).await;
     }
 
-    /// The same, as an agent that waits no longer than this.
+    /// Publishes a request of an agent that waits no longer than this.
     pub(crate) async fn request_within(&self, request: Request<'_>, budget: Duration) {
         let budget = budget.as_millis().to_string();
         self.send(request, vec![(header::TIMEOUT_MS.to_owned(), budget)]).await;
@@ -332,8 +331,8 @@ impl Fixture {
         self.bus.connect().publish(&message).await.unwrap();
     }
 
-    /// Asks on `mcp.manage`, as the agent does, and gives the reply.
-    pub(crate) async fn ask(&self, agent: &str, message_type: &str, body: &str) -> Got {
+    /// Sends a request on `mcp.manage`, as the agent does, and returns the reply.
+    pub(crate) async fn exchange(&self, agent: &str, message_type: &str, body: &str) -> Received {
         let reply_to = topic::mcp_manage_response(agent);
         let mut replies = self.listen(&reply_to);
         let message_type = format!("RockBot.Tools.Mcp.Mcp{message_type}");
@@ -343,13 +342,13 @@ impl Fixture {
         replies.next().await
     }
 
-    /// Asks to be told of servers again.
-    pub(crate) async fn ask_for_index(&self, agent: &str, body: &str) {
+    /// Requests the index of servers again.
+    pub(crate) async fn request_index(&self, agent: &str, body: &str) {
         let message_type = toolbus_protocol::message_type::MCP_METADATA_REFRESH_REQUEST;
         self.request(Request { agent, topic: topic::MCP_REFRESH, message_type, reply_to: None, body }).await;
     }
 
-    /// Stops what runs.
+    /// Stops the daemon.
     pub(crate) async fn end(mut self) {
         self.running.shutdown().await;
     }

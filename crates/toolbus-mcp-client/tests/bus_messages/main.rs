@@ -1,4 +1,4 @@
-//! A daemon that answers about MCP servers, and simulated agents, on one bus.
+//! A daemon that replies to requests about MCP servers, and simulated agents, on one bus.
 
 #![allow(
     clippy::unwrap_used,

@@ -8,7 +8,7 @@ use toolbus_protocol::topic;
 
 use super::fixture::{Fixture, Request};
 
-/// A daemon with two servers, once that is known.
+/// A daemon with two known servers.
 fn world() -> Fixture {
     let world = Fixture::new();
     world.publish("Files", &["read_file", "write_file"]);
@@ -18,13 +18,13 @@ fn world() -> Fixture {
 }
 
 async fn details(world: &Fixture, agent: &str, server: &str) -> Value {
-    world.ask(agent, "GetServiceDetailsRequest", &format!(r#"{{"serverName":"{server}"}}"#)).await.body
+    world.exchange(agent, "GetServiceDetailsRequest", &format!(r#"{{"serverName":"{server}"}}"#)).await.body
 }
 
 #[tokio::test]
-async fn an_answer_has_the_envelope_that_peers_expect() {
+async fn a_reply_has_the_envelope_that_peers_expect() {
     let world = world();
-    let got = world.ask("ana", "GetServiceDetailsRequest", r#"{"serverName":"files"}"#).await;
+    let got = world.exchange("ana", "GetServiceDetailsRequest", r#"{"serverName":"files"}"#).await;
     insta::assert_snapshot!(got.body, @r#"{"description":"A file system.","error":null,"serverName":"Files","tools":[{"description":"Does read_file.","name":"read_file","parametersSchema":"{\"type\":\"object\"}"},{"description":"Does write_file.","name":"write_file","parametersSchema":"{\"type\":\"object\"}"}]}"#);
     let header = |name| got.properties.header(name);
     assert_eq!(got.envelope.message_type, "RockBot.Tools.Mcp.McpGetServiceDetailsResponse");
@@ -35,7 +35,7 @@ async fn an_answer_has_the_envelope_that_peers_expect() {
 }
 
 #[tokio::test]
-async fn details_hold_what_the_agent_may_use_and_hidden_servers_are_unknown_ones() {
+async fn details_have_usable_tools_and_hidden_servers_look_unknown() {
     let world = world();
     insta::assert_snapshot!(details(&world, "bob", "FILES").await, @r#"{"description":"A file system.","error":null,"serverName":"Files","tools":[{"description":"Does read_file.","name":"read_file","parametersSchema":"{\"type\":\"object\"}"}]}"#);
     insta::assert_snapshot!(details(&world, "bob", "mail").await, @r#"{"error":"Server 'mail' is not connected","serverName":"mail","tools":[]}"#);
@@ -57,7 +57,7 @@ async fn a_lazy_server_is_woken_and_one_that_is_hidden_is_not() {
 }
 
 #[tokio::test]
-async fn whoever_waits_for_a_server_that_hangs_holds_up_nobody_and_waits_no_longer_than_it_says() {
+async fn a_hanging_server_delays_no_other_request() {
     let world = world();
     let mut replies = world.listen(&topic::mcp_manage_response("ana"));
     let reply_to = topic::mcp_manage_response("ana");
@@ -68,7 +68,7 @@ async fn whoever_waits_for_a_server_that_hangs_holds_up_nobody_and_waits_no_long
         reply_to: Some(&reply_to),
         body: r#"{"serverName":"stuck"}"#,
     };
-    // As many as the daemon takes at a time: four wait, and the others are answered with what is known.
+    // As many as the daemon takes at a time: four wait, and the others get a reply at once.
     for _ in 0..64 {
         world.request(request).await;
     }
@@ -95,11 +95,13 @@ async fn a_request_to_add_a_server_reaches_no_tool_that_merely_has_the_name() {
     let world = world();
     world.publish("aaa", &["mcp_register_server", "mcp_unregister_server"]);
     world.access.refresh();
-    let mut told = Vec::new();
+    let mut replies = Vec::new();
     for message_type in ["RegisterServerRequest", "UnregisterServerRequest"] {
-        told.push(world.ask("ana", message_type, r#"{"serverName":"n","env":{"K":"secret"}}"#).await.body.to_string());
+        replies.push(
+            world.exchange("ana", message_type, r#"{"serverName":"n","env":{"K":"secret"}}"#).await.body.to_string(),
+        );
     }
-    insta::assert_snapshot!(told.join("\n"), @r#"
+    insta::assert_snapshot!(replies.join("\n"), @r#"
 {"error":"Tool 'mcp_register_server' is not registered: registration is off.","serverName":"n","success":false,"summary":null}
 {"error":"Tool 'mcp_unregister_server' is not registered: registration is off.","serverName":"n","success":false}
 "#);
@@ -107,7 +109,7 @@ async fn a_request_to_add_a_server_reaches_no_tool_that_merely_has_the_name() {
 }
 
 #[tokio::test]
-async fn details_that_no_message_can_hold_are_answered_with_what_to_do_instead() {
+async fn details_too_large_for_a_message_get_an_error_with_advice() {
     let world = world();
     world.publish_described("huge", "a", "x".repeat(20 * 1024 * 1024));
     let body = details(&world, "ana", "huge").await;
@@ -116,34 +118,34 @@ async fn details_that_no_message_can_hold_are_answered_with_what_to_do_instead()
 }
 
 #[tokio::test]
-async fn a_server_is_added_and_removed_by_the_tools_that_do_so_as_their_caller_may_use_them() {
+async fn a_server_is_added_and_removed_through_the_tools_of_the_caller() {
     let world = world();
     let register =
         r#"{"serverName":"n","type":"sse","url":"https://h/sse","command":null,"args":["a"],"env":{"K":"V"}}"#;
-    let refused = world.ask("ana", "RegisterServerRequest", register).await.body;
+    let refused = world.exchange("ana", "RegisterServerRequest", register).await.body;
     insta::assert_snapshot!(refused, @r#"{"error":"Tool 'mcp_register_server' is not registered: registration is off.","serverName":"n","success":false,"summary":null}"#);
     for tool in ["mcp_register_server", "mcp_unregister_server"] {
         world.register(tool);
     }
-    let got = world.ask("ana", "RegisterServerRequest", register).await;
+    let got = world.exchange("ana", "RegisterServerRequest", register).await;
     assert_eq!(got.envelope.message_type, "RockBot.Tools.Mcp.McpRegisterServerResponse");
     insta::assert_snapshot!(got.body, @r#"{"error":null,"serverName":"n","success":true,"summary":"ana {\"arguments\":[\"a\"],\"env\":{\"K\":\"V\"},\"server_name\":\"n\",\"type\":\"sse\",\"url\":\"https://h/sse\"}"}"#);
-    let added = world.ask("ana", "RegisterServerRequest", r#"{"serverName":"added"}"#).await.body;
+    let added = world.exchange("ana", "RegisterServerRequest", r#"{"serverName":"added"}"#).await.body;
     insta::assert_snapshot!(added, @r#"{"error":null,"serverName":"added","success":true,"summary":"2 tool(s) available."}"#);
-    let refused = world.ask("ana", "RegisterServerRequest", r#"{"serverName":"refused"}"#).await.body;
+    let refused = world.exchange("ana", "RegisterServerRequest", r#"{"serverName":"refused"}"#).await.body;
     insta::assert_snapshot!(refused, @r#"{"error":"the host is not allowed.","serverName":"refused","success":false,"summary":null}"#);
-    let got = world.ask("ana", "UnregisterServerRequest", r#"{"serverName":"n"}"#).await;
+    let got = world.exchange("ana", "UnregisterServerRequest", r#"{"serverName":"n"}"#).await;
     assert_eq!(got.envelope.message_type, "RockBot.Tools.Mcp.McpUnregisterServerResponse");
     insta::assert_snapshot!(got.body, @r#"{"error":null,"serverName":"n","success":true}"#);
-    let kept = world.ask("ana", "UnregisterServerRequest", r#"{"serverName":"kept"}"#).await.body;
+    let kept = world.exchange("ana", "UnregisterServerRequest", r#"{"serverName":"kept"}"#).await.body;
     insta::assert_snapshot!(kept, @r#"{"error":"it was configured by an operator.","serverName":"kept","success":false}"#);
-    let hidden = world.ask("bob", "UnregisterServerRequest", r#"{"serverName":"n"}"#).await.body;
+    let hidden = world.exchange("bob", "UnregisterServerRequest", r#"{"serverName":"n"}"#).await.body;
     insta::assert_snapshot!(hidden, @r#"{"error":"Tool 'mcp_unregister_server' is not registered.","serverName":"n","success":false}"#);
     world.end().await;
 }
 
 #[tokio::test]
-async fn what_is_not_served_is_answered_with_an_error() {
+async fn unsupported_requests_get_an_error_reply() {
     let world = world();
     let all = [
         ("GetPromptRequest", r#"{"serverName":"files","promptName":"p"}"#),
@@ -156,7 +158,7 @@ async fn what_is_not_served_is_answered_with_an_error() {
     ];
     let mut replies = Vec::new();
     for (message_type, body) in all {
-        let got = world.ask("ana", message_type, body).await;
+        let got = world.exchange("ana", message_type, body).await;
         let mut body = got.body;
         if let Some(id) = body.get_mut("toolCallId") {
             *id = "…".into();
@@ -176,12 +178,12 @@ ToolError {"code":"invalid_arguments","isRetryable":false,"message":"The request
 }
 
 #[tokio::test]
-async fn a_body_that_cannot_be_read_is_answered_with_an_error_that_its_sender_can_read() {
+async fn an_unreadable_body_gets_an_error_reply_of_the_expected_type() {
     let world = world();
     let mut replies = Vec::new();
     for message_type in ["GetServiceDetailsRequest", "RegisterServerRequest", "UnregisterServerRequest"] {
         for body in ["nonsense", "{}"] {
-            let got = world.ask("ana", message_type, body).await;
+            let got = world.exchange("ana", message_type, body).await;
             replies.push(got.body.to_string());
         }
     }
@@ -197,7 +199,7 @@ async fn a_body_that_cannot_be_read_is_answered_with_an_error_that_its_sender_ca
 }
 
 #[tokio::test]
-async fn a_request_without_an_address_is_put_aside_and_one_that_wants_no_answer_is_not() {
+async fn a_request_without_a_reply_address_is_dead_lettered_unless_it_needs_no_reply() {
     let world = world();
     let mut dead = world.dead_letters("bus7.mcp-manage");
     let request = |message_type, reply_to| Request {
@@ -219,7 +221,7 @@ async fn a_request_without_an_address_is_put_aside_and_one_that_wants_no_answer_
 }
 
 #[tokio::test]
-async fn where_topics_belong_to_agents_an_agent_is_answered_on_its_own_alone() {
+async fn with_own_topics_an_agent_gets_replies_on_its_own_topic_alone() {
     let world = Fixture::with(Policy::default(), true);
     let mut dead = world.dead_letters("bus7.mcp-manage");
     let mut others = world.listen(&topic::mcp_manage_response("bob"));

@@ -22,7 +22,7 @@ const NAME: &str = "mcp-name";
 const JSON: &str = "application/json";
 pub(super) const EVENTS: &str = "text/event-stream";
 
-/// Whether a client takes answers of this kind.
+/// Whether a client accepts responses of this kind.
 pub(super) fn accepts(headers: &HeaderMap, kind: &str) -> bool {
     let family = kind.split('/').next().unwrap_or_default();
     let values = headers.get_all(ACCEPT).iter().filter_map(|value| value.to_str().ok());
@@ -60,14 +60,14 @@ pub(super) struct Narrowed<'a> {
 }
 
 impl<'a> Narrowed<'a> {
-    /// Reads the headers. What cannot be read is refused: left out, it would take nothing away.
+    /// Reads the headers. An unreadable header is refused: without it, the caller could use more.
     pub(super) fn read(headers: &'a HeaderMap) -> Result<Self, RpcError> {
         Ok(Self { binding: one(headers, header::BINDING)?, profile: one(headers, header::TOOL_PROFILE)? })
     }
 
     /// Whether a caller has these values already. An absent header matches any value.
     pub(super) fn is_of(self, caller: &Caller) -> bool {
-        let is = |said: Option<&str>, has: &Option<Arc<str>>| said.is_none() || said == has.as_deref();
+        let is = |stated: Option<&str>, has: &Option<Arc<str>>| stated.is_none() || stated == has.as_deref();
         is(self.binding, &caller.binding) && is(self.profile, &caller.profile)
     }
 }

@@ -34,7 +34,7 @@ pub(super) async fn handle(
         return response::unsupported_type();
     }
     match Message::read(&body) {
-        Ok(Message::Request(call)) => answer(&server, principal, &headers, &call).await,
+        Ok(Message::Request(call)) => respond(&server, principal, &headers, &call).await,
         Ok(Message::Notification { method, params }) => {
             if headers.contains_key(headers::SESSION_ID) {
                 match session(&server, &principal, &headers) {
@@ -49,7 +49,7 @@ pub(super) async fn handle(
     }
 }
 
-async fn answer(server: &McpServer, principal: Principal, headers: &HeaderMap, call: &RpcRequest<'_>) -> Response {
+async fn respond(server: &McpServer, principal: Principal, headers: &HeaderMap, call: &RpcRequest<'_>) -> Response {
     if call.method == "initialize" {
         return begin(server, &principal, headers, call);
     }
@@ -62,7 +62,7 @@ async fn answer(server: &McpServer, principal: Principal, headers: &HeaderMap, c
             Ok(narrowed) => narrowed,
             Err(error) => return response::bad_request(Some(&call.id), &error),
         };
-        // What is built for the sessions of others belongs to the token.
+        // Per-session servers of stateless requests belong to the token.
         let session = principal.token.map_or_else(|| "open".to_owned(), |token| format!("token-{:016x}", token.0));
         Peer::alone(caller(server, &principal, narrowed, session.into()).into(), TRANSPORT)
     } else {
@@ -72,7 +72,7 @@ async fn answer(server: &McpServer, principal: Principal, headers: &HeaderMap, c
         }
     };
     let peer = peer.within(headers::trace(headers));
-    match server.answer(&peer, call).await {
+    match server.respond(&peer, call).await {
         Handled::Now(body) => response::json(StatusCode::OK, body),
         Handled::Refused(error, body) => response::json(status(&peer, &error), body),
         Handled::Later(flow) => later(server, &principal, flow).await,
@@ -103,7 +103,7 @@ fn begin(server: &McpServer, principal: &Principal, headers: &HeaderMap, call: &
     }
 }
 
-/// Answers with JSON when nothing comes before the response and it comes soon; else with a stream.
+/// Responds with JSON if the response comes soon and first; else with a stream.
 async fn later(server: &McpServer, principal: &Principal, mut flow: Flow) -> Response {
     let first = tokio::time::timeout(PATIENCE, flow.next()).await.ok();
     if let Some(FlowStep::Last(body)) = first {
@@ -125,8 +125,8 @@ async fn later(server: &McpServer, principal: &Principal, mut flow: Flow) -> Res
     response::event_stream(steps, withdrawn(principal.revoked.clone(), server.parts.closing.clone()))
 }
 
-/// Waits until a token does not count any more. When the server closes, none does; but answers in hand are still given
-/// then.
+/// Waits until a token is revoked. The end of the server revokes all tokens, but responses under way are still
+/// delivered then.
 async fn withdrawn(revoked: CancellationToken, closing: CancellationToken) {
     revoked.cancelled().await;
     if closing.is_cancelled() {

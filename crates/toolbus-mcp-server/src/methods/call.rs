@@ -25,7 +25,7 @@ use crate::rpc::{self, Id, RpcError, RpcRequest};
 use crate::session::{InFlightRequest, Peer};
 use crate::version::Version;
 
-/// Longest name of a tool, in bytes: answers repeat it.
+/// Longest name of a tool, in bytes: responses repeat it.
 const MAX_NAME: usize = 1024;
 
 #[derive(Deserialize)]
@@ -118,7 +118,7 @@ pub(crate) struct CallFlow {
     progress: Option<(Box<RawValue>, mpsc::Receiver<Progress>)>,
     version: Version,
     /// Whether the call continues after the connection is lost: in a session, only `notifications/cancelled` cancels
-    /// it; with an idempotency key, its client may ask for the response again.
+    /// it; with an idempotency key, its client may request the response again.
     survives: bool,
     pub(super) started: Option<Box<dyn McpServerRequest>>,
 }

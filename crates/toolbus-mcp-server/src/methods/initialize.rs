@@ -1,4 +1,4 @@
-//! `initialize` and `server/discover`: what there is here.
+//! `initialize` and `server/discover`.
 
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
@@ -49,7 +49,7 @@ pub(crate) fn result(settings: &McpServerSettings, version: Version) -> Initiali
     }
 }
 
-/// The response to a client that wants to know what there is before it asks for anything.
+/// The response to `server/discover`.
 pub(crate) fn discovered(settings: &McpServerSettings) -> Value {
     json!({
         "resultType": "complete",
@@ -62,7 +62,7 @@ pub(crate) fn discovered(settings: &McpServerSettings) -> Value {
     })
 }
 
-/// Who is speaking.
+/// Name and version of this server.
 pub(crate) fn server_info(settings: &McpServerSettings) -> Value {
     json!({"name": settings.name, "title": "Toolbus", "version": settings.version})
 }

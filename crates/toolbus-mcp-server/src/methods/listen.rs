@@ -165,7 +165,7 @@ pub(crate) struct ListChanges {
     backend: Arc<dyn Backend>,
     caller: Arc<Caller>,
     changes: watch::Receiver<u64>,
-    told: (u64, u64),
+    notified: (u64, u64),
     waiting: Vec<&'static str>,
 }
 
@@ -176,8 +176,8 @@ impl ListChanges {
         let mut changes = backend.changes();
         changes.borrow_and_update();
         let now = backend.fingerprints(&caller).await;
-        let told = session.map_or(now, |session| session.listed(now));
-        let mut list_changes = Self { backend, caller, changes, told, waiting: Vec::new() };
+        let notified = session.map_or(now, |session| session.listed(now));
+        let mut list_changes = Self { backend, caller, changes, notified, waiting: Vec::new() };
         list_changes.compare(now);
         list_changes
     }
@@ -195,12 +195,12 @@ impl ListChanges {
     }
 
     fn compare(&mut self, now: (u64, u64)) {
-        if now.1 != self.told.1 {
+        if now.1 != self.notified.1 {
             self.waiting.push(RESOURCES);
         }
-        if now.0 != self.told.0 {
+        if now.0 != self.notified.0 {
             self.waiting.push(TOOLS);
         }
-        self.told = now;
+        self.notified = now;
     }
 }

@@ -1,5 +1,5 @@
-//! `resources/list` and `resources/read`: what the servers behind the tools say about their use. Entries of the caller's
-//! working memory can be read as well, which results link to.
+//! `resources/list` and `resources/read`: the instructions of the servers behind the tools. Entries of the caller's
+//! working memory, which results link to, can be read as well.
 
 use std::sync::Arc;
 
@@ -37,14 +37,14 @@ pub(super) async fn list(parts: &ServerParts, peer: &Peer, call: &RpcRequest<'_>
     let documents = documents(parts, peer).await?;
     let size = |document: &Document| document.uri.len() + document.description.len();
     let (page, next) = cursor.page(&documents, |document| &document.uri, entry, size);
-    Ok(answered(peer, call, json!({"resources": page}), next))
+    Ok(response(peer, call, json!({"resources": page}), next))
 }
 
 /// Responds with an empty list: each text has its own URI.
 pub(super) fn templates(peer: &Peer, call: &RpcRequest<'_>) -> Result<Bytes, RpcError> {
     let listing: ListParams = optional(call.params)?;
     Cursor::read(listing.cursor.as_deref())?;
-    Ok(answered(peer, call, json!({"resourceTemplates": []}), None))
+    Ok(response(peer, call, json!({"resourceTemplates": []}), None))
 }
 
 pub(super) async fn read(parts: &ServerParts, peer: &Peer, call: &RpcRequest<'_>) -> Result<Bytes, RpcError> {
@@ -52,7 +52,7 @@ pub(super) async fn read(parts: &ServerParts, peer: &Peer, call: &RpcRequest<'_>
     let Read { uri } = required(params)?;
     if let Some(key) = uri.strip_prefix(ContentBlock::MEMORY_URI) {
         let text = entry_text(parts, peer, call, &uri, key).await?;
-        return Ok(answered(
+        return Ok(response(
             peer,
             call,
             json!({"contents": [{"uri": uri, "mimeType": "text/plain", "text": text}]}),
@@ -64,7 +64,7 @@ pub(super) async fn read(parts: &ServerParts, peer: &Peer, call: &RpcRequest<'_>
         return Err(not_found(peer, &uri));
     };
     let contents = json!([{"uri": document.uri, "mimeType": document.mime_type, "text": document.text}]);
-    Ok(answered(peer, call, json!({"contents": contents}), None))
+    Ok(response(peer, call, json!({"contents": contents}), None))
 }
 
 /// An entry of the caller's working memory, as its tool reads it: with all steps of a call.
@@ -135,7 +135,7 @@ fn entry(document: &Document) -> Value {
     })
 }
 
-fn answered(peer: &Peer, call: &RpcRequest<'_>, mut result: Value, next: Option<String>) -> Bytes {
+fn response(peer: &Peer, call: &RpcRequest<'_>, mut result: Value, next: Option<String>) -> Bytes {
     if let Some(fields) = result.as_object_mut() {
         hint(peer, fields);
         if let Some(next) = next {

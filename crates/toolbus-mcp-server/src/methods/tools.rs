@@ -52,7 +52,7 @@ pub(super) async fn list(parts: &ServerParts, peer: &Peer, call: &RpcRequest<'_>
 
 /// Longest name of a tool, in characters.
 const MAX_NAME: usize = 128;
-/// Asks clients to repeat an argument in an HTTP header. Removed, because such headers are not checked here.
+/// Keyword that makes clients repeat an argument in an HTTP header. Removed, because such headers are not checked here.
 const HEADER: &str = "x-mcp-header";
 
 /// A tool, as MCP has it.
@@ -103,7 +103,7 @@ pub(crate) fn name(definition: &ListedTool) -> &str {
     if name.len() <= MAX_NAME && name.bytes().all(fits) { name } else { &definition.llm_name }
 }
 
-/// About how many bytes it takes on a page.
+/// Approximate size of the tool on a page, in bytes.
 pub(crate) fn size(definition: &ListedTool) -> usize {
     let schemas = [&definition.parameters, &definition.output_schema];
     let schemas = schemas.into_iter().flatten().map(|schema| schema.to_string().len()).sum::<usize>();
@@ -113,12 +113,12 @@ pub(crate) fn size(definition: &ListedTool) -> usize {
 /// The input schema with `"type": "object"`, which MCP requires.
 fn input_schema(parameters: Option<&Value>) -> Cow<'_, Value> {
     match parameters {
-        Some(schema) if is_of_objects(schema) && !may_ask_for_headers(schema) => Cow::Borrowed(schema),
+        Some(schema) if is_of_objects(schema) && !may_request_headers(schema) => Cow::Borrowed(schema),
         Some(Value::Object(keywords)) => {
             let mut keywords = keywords.clone();
             keywords.insert("type".to_owned(), "object".into());
             let mut schema = Value::Object(keywords);
-            ask_for_no_headers(&mut schema);
+            remove_header_requests(&mut schema);
             Cow::Owned(schema)
         }
         _ => Cow::Owned(json!({"type": "object"})),
@@ -130,36 +130,36 @@ fn is_of_objects(schema: &Value) -> bool {
     schema.get("type").is_some_and(|kind| kind == "object")
 }
 
-/// Whether anything in it is named as what asks for headers is: most schemas need not be copied.
-fn may_ask_for_headers(value: &Value) -> bool {
+/// Whether a schema may request headers: contains the keyword's name anywhere. Most schemas need not be copied.
+fn may_request_headers(value: &Value) -> bool {
     match value {
-        Value::Object(keywords) => keywords.contains_key(HEADER) || keywords.values().any(may_ask_for_headers),
-        Value::Array(items) => items.iter().any(may_ask_for_headers),
+        Value::Object(keywords) => keywords.contains_key(HEADER) || keywords.values().any(may_request_headers),
+        Value::Array(items) => items.iter().any(may_request_headers),
         _ => false,
     }
 }
 
-/// Takes out what asks for headers, at every depth: a client drops a tool that asks where it must not.
-fn ask_for_no_headers(schema: &mut Value) {
+/// Removes header requests at every depth: clients drop a tool that requests a header where it must not.
+fn remove_header_requests(schema: &mut Value) {
     match schema {
         Value::Object(keywords) => {
             keywords.remove(HEADER);
             for (keyword, value) in keywords {
                 match (&**keyword, value) {
-                    // Values of arguments, whatever they are.
+                    // Values of arguments.
                     ("const" | "default" | "enum" | "examples", _) => {}
                     // Names that the tool gives, and a schema of each.
                     (
                         "$defs" | "definitions" | "dependentSchemas" | "patternProperties" | "properties",
                         Value::Object(named),
                     ) => {
-                        named.values_mut().for_each(ask_for_no_headers);
+                        named.values_mut().for_each(remove_header_requests);
                     }
-                    (_, value) => ask_for_no_headers(value),
+                    (_, value) => remove_header_requests(value),
                 }
             }
         }
-        Value::Array(schemas) => schemas.iter_mut().for_each(ask_for_no_headers),
+        Value::Array(schemas) => schemas.iter_mut().for_each(remove_header_requests),
         _ => {}
     }
 }
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tool_is_told_with_all_that_is_known_of_it() {
+    fn a_tool_is_listed_with_all_that_is_known_of_it() {
         let descriptor = ToolDescriptor {
             title: Some("Add a note".to_owned()),
             description: "Adds a note.".to_owned(),
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_declared_is_not_told() {
+    fn undeclared_properties_are_not_listed() {
         let bare = ToolDescriptor::new("bare", "rest", "rest");
         insta::assert_snapshot!(shown(bare.clone()), @r#"{"name":"bare","description":"","inputSchema":{"type":"object"}}"#);
         let untyped = ToolDescriptor { parameters: Some(Arc::new(json!({"required": ["a"]}))), ..bare };
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn a_schema_of_results_that_are_no_objects_is_told_to_those_who_take_such() {
+    fn a_result_schema_of_no_object_is_listed_to_versions_that_allow_it() {
         for (schema, to_sessions) in [
             (json!({"type": "object", "required": ["a"]}), true),
             (json!({"type": "array"}), false),
@@ -225,15 +225,15 @@ mod tests {
                 ..ToolDescriptor::new("shapes", "rest", "rest")
             };
             for version in Version::ALL {
-                let is_told = shown_to(version, &tool).contains(&format!(r#""outputSchema":{schema}"#));
-                assert_eq!(is_told, to_sessions || version == Version::V20260728, "{version}: {schema}");
+                let is_listed = shown_to(version, &tool).contains(&format!(r#""outputSchema":{schema}"#));
+                assert_eq!(is_listed, to_sessions || version == Version::V20260728, "{version}: {schema}");
             }
         }
     }
 
     #[test]
-    fn nobody_is_asked_for_headers_that_nobody_compares() {
-        let asks = |schema: Value| {
+    fn header_requests_are_removed_from_schemas() {
+        let listed = |schema: Value| {
             let tool =
                 ToolDescriptor { parameters: Some(Arc::new(schema)), ..ToolDescriptor::new("query", "rest", "rest") };
             shown_to(Version::V20260728, &tool)
@@ -248,17 +248,17 @@ mod tests {
             "$defs": {"properties": region},
             "default": {"x-mcp-header": "a value"},
         });
-        insta::assert_snapshot!(asks(everywhere), @r#"{"name":"query","description":"","inputSchema":{"$defs":{"properties":{"type":"string"}},"anyOf":[{"properties":{"region":{"type":"string"}},"type":"object"}],"default":{"x-mcp-header":"a value"},"items":[{"type":"string"}],"properties":{"place":{"properties":{"region":{"type":"string"}},"type":"object"},"region":{"type":"string"},"x-mcp-header":{"type":"string"}},"type":"object"}}"#);
+        insta::assert_snapshot!(listed(everywhere), @r#"{"name":"query","description":"","inputSchema":{"$defs":{"properties":{"type":"string"}},"anyOf":[{"properties":{"region":{"type":"string"}},"type":"object"}],"default":{"x-mcp-header":"a value"},"items":[{"type":"string"}],"properties":{"place":{"properties":{"region":{"type":"string"}},"type":"object"},"region":{"type":"string"},"x-mcp-header":{"type":"string"}},"type":"object"}}"#);
         let plain =
             r#"{"name":"query","description":"","inputSchema":{"properties":{"x-mcp-header":{}},"type":"object"}}"#;
-        assert_eq!(asks(json!({"type": "object", "properties": {"x-mcp-header": {}}})), plain);
-        assert_eq!(asks(json!({"properties": {"x-mcp-header": {}}})), plain);
+        assert_eq!(listed(json!({"type": "object", "properties": {"x-mcp-header": {}}})), plain);
+        assert_eq!(listed(json!({"properties": {"x-mcp-header": {}}})), plain);
     }
 
     #[test]
-    fn a_name_that_mcp_does_not_allow_is_told_as_models_know_it() {
-        let told = shown(ToolDescriptor::new("notes/add ü", "rest", "rest"));
+    fn a_name_that_mcp_does_not_allow_is_listed_as_models_know_it() {
+        let listed = shown(ToolDescriptor::new("notes/add ü", "rest", "rest"));
         let name = toolbus_protocol::llm_name("notes/add ü");
-        assert!(told.contains(&format!(r#""name":"{name}""#)), "{told}");
+        assert!(listed.contains(&format!(r#""name":"{name}""#)), "{listed}");
     }
 }

@@ -19,12 +19,12 @@ use crate::rpc::{self, Id, Message, RpcError, RpcRequest};
 use crate::server::{Handled, McpServer};
 use crate::session::{InFlightRequest, McpSession, Peer, SessionOwner};
 
-/// Requests under way, besides those that listen.
+/// Requests under way, without subscriptions.
 const MAX_UNDERWAY: usize = 64;
 /// Requests that listen.
 const MAX_LISTENING: usize = 16;
 
-/// The one client, and what it is waiting for.
+/// The client, and its requests under way.
 pub(super) struct StdioConnection {
     server: McpServer,
     agent: Option<AgentName>,
@@ -45,7 +45,7 @@ impl StdioConnection {
         Self { server, agent, outgoing, session: None, alone: None, requests, listening, changes }
     }
 
-    /// Takes a line of the client's. Returns before a request in it is answered.
+    /// Takes a line of the client's. Returns before a request in it has its response.
     pub(super) async fn take(&mut self, line: Line) {
         let line = match line {
             Line::Whole(line) if line.iter().all(u8::is_ascii_whitespace) => return,
@@ -68,15 +68,15 @@ impl StdioConnection {
         }
     }
 
-    /// Waits until the requests under way are answered, at most so long. No further request is read.
+    /// Waits until the requests under way have their responses, at most so long. No further request is read.
     pub(super) async fn drain(&mut self, patience: Duration) {
         self.listening.shutdown().await;
         self.changes.shutdown().await;
-        let answered = async { while self.requests.join_next().await.is_some() {} };
-        let _ = tokio::time::timeout(patience, answered).await;
+        let finished = async { while self.requests.join_next().await.is_some() {} };
+        let _ = tokio::time::timeout(patience, finished).await;
     }
 
-    /// Cancels what is under way, gives it a moment to end, and ends the sessions.
+    /// Cancels the requests under way, waits a moment for their end, and ends the sessions.
     pub(super) async fn end(&mut self, patience: Duration) {
         self.changes.shutdown().await;
         for session in self.sessions() {
@@ -125,10 +125,10 @@ impl StdioConnection {
             _ => None,
         };
         let owned = Owned::of(call);
-        let mut answering = answer(self.server.clone(), peer, owned, in_flight, self.outgoing.clone());
+        let mut responding = respond(self.server.clone(), peer, owned, in_flight, self.outgoing.clone());
         // What comes next may cancel it, so that it must have begun.
-        if poll!(&mut answering).is_pending() {
-            set.spawn(answering);
+        if poll!(&mut responding).is_pending() {
+            set.spawn(responding);
         }
         Ok(())
     }
@@ -145,7 +145,7 @@ impl StdioConnection {
         Ok(body)
     }
 
-    /// The client as one whose requests stand alone.
+    /// The client as the sender of stateless requests.
     fn alone(&mut self) -> Result<Peer, RpcError> {
         if let Some(peer) = &self.alone {
             return Ok(peer.clone());
@@ -163,7 +163,7 @@ impl StdioConnection {
             && self.changes.is_empty()
             && let Some(peer) = &self.session
         {
-            self.changes.spawn(tell(self.server.clone(), peer.clone(), self.outgoing.clone()));
+            self.changes.spawn(notify(self.server.clone(), peer.clone(), self.outgoing.clone()));
         }
     }
 
@@ -199,8 +199,8 @@ impl Owned {
     }
 }
 
-/// Answers a request, with whatever comes before its response.
-fn answer(
+/// Responds to a request, after the messages that precede its response.
+fn respond(
     server: McpServer,
     peer: Peer,
     request: Owned,
@@ -210,7 +210,7 @@ fn answer(
     async move {
         let Owned { id, method, params } = request;
         let call = RpcRequest { id, method: method.into(), params: params.as_deref() };
-        let sent = match server.answer(&peer, &call).await {
+        let sent = match server.respond(&peer, &call).await {
             Handled::Now(body) | Handled::Refused(_, body) => outgoing.send(body).await,
             Handled::Later(mut flow) => match &in_flight {
                 None => follow(&mut flow, &outgoing).await,
@@ -242,8 +242,8 @@ async fn follow(flow: &mut Flow, outgoing: &mpsc::Sender<Bytes>) -> Result<(), m
     }
 }
 
-/// Tells the client of a session what changes for it.
-async fn tell(server: McpServer, peer: Peer, outgoing: mpsc::Sender<Bytes>) {
+/// Notifies the client of a session of list changes.
+async fn notify(server: McpServer, peer: Peer, outgoing: mpsc::Sender<Bytes>) {
     let backend = Arc::clone(&server.parts.backend);
     let mut changes = ListChanges::begin(backend, Arc::clone(&peer.caller), peer.session.as_deref()).await;
     while let Some(method) = changes.next().await {

@@ -181,7 +181,7 @@ impl ToolFamily for McpFamily {
         work.handle(topic::MCP_MANAGE, Arc::new(ManageHandler::new(policy, control, invoker, ignores_unknown)));
         work.background.spawn(notifier.run());
         let peers = Arc::clone(&refresh);
-        work.background.spawn(async move { peers.tell_again().await });
+        work.background.spawn(async move { peers.notify_again().await });
         work.handle(topic::MCP_REFRESH, refresh);
     }
 

@@ -16,7 +16,7 @@ use toolbus_core::registry::{Rank, Registry};
 use toolbus_core::text::{excerpt, shown};
 use toolbus_core::tool::{Membership, Naming, Tool, ToolDescriptor, Validation};
 use toolbus_core::{Clock, Lookup, PendingTools, ToolRef};
-use toolbus_mcp_client::servers::{Definitions, Limits, ToolSource, ToolsetPlace, definitions_elsewhere};
+use toolbus_mcp_client::servers::{Definitions, Limits, SourceToolset, ToolSource, definitions_elsewhere};
 use toolbus_mcp_client::spec::ServerName;
 use toolbus_mcp_client::status::HiddenTool;
 use toolbus_protocol::{is_alias_of, rest_of_alias};
@@ -306,7 +306,7 @@ impl LearntSet {
             },
             server: self.server.as_ref().map(|server| Arc::clone(server.as_str())),
             naming: Naming::default(),
-            place: Some(ToolsetPlace {
+            toolset: Some(SourceToolset {
                 set: Arc::clone(&self.name),
                 prefix: Arc::clone(&self.prefix),
                 needs_session: false,

@@ -13,7 +13,7 @@ use toolbus_core::toolsets::SessionSet;
 use toolbus_mcp_client::model_tools::Registrar;
 use toolbus_mcp_client::process::Launcher;
 use toolbus_mcp_client::servers::sessions::ServerSessions;
-use toolbus_mcp_client::servers::{self as mcp, Limits, PlacedServer, ServerControl as _, SetPlace};
+use toolbus_mcp_client::servers::{self as mcp, Limits, ServerControl as _, ServerToolset, ServerWithSet};
 use toolbus_mcp_client::spec::ServerName;
 use toolbus_mcp_client::status::ServerStatus;
 use toolbus_mcp_server::Document;
@@ -81,7 +81,7 @@ impl AppServers {
         &self,
         config: &Config,
         known: &dyn Fn(&str) -> Option<Arc<SessionSet>>,
-    ) -> (Vec<PlacedServer>, Vec<Arc<SessionSet>>) {
+    ) -> (Vec<ServerWithSet>, Vec<Arc<SessionSet>>) {
         let mut sets = Vec::new();
         let placed = config.mcp_servers().specs.into_iter().map(|spec| {
             let set = config.set_of_server(&spec.name).map(|(name, set)| {
@@ -93,15 +93,15 @@ impl AppServers {
                     known(name).unwrap_or_else(new)
                 });
                 sets.extend(sessions.clone());
-                SetPlace { name: name.into(), prefix: set.prefix(name).into(), sessions }
+                ServerToolset { name: name.into(), prefix: set.prefix(name).into(), sessions }
             });
-            PlacedServer { spec, set }
+            ServerWithSet { spec, set }
         });
         (placed.collect(), sets)
     }
 
     /// Has these servers and no others, from now on.
-    pub(crate) fn apply(&self, config: &Config, placed: Vec<PlacedServer>) {
+    pub(crate) fn apply(&self, config: &Config, placed: Vec<ServerWithSet>) {
         *self.configured.write() = config.mcp_servers();
         let tools = config.tools.clone();
         let limits: Limits = Arc::new(move |descriptor| tools.limit(descriptor));

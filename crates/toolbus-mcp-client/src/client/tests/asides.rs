@@ -49,7 +49,7 @@ async fn changes_of_the_list_are_counted_in_sessions() {
     assert_eq!(*changes.borrow(), 1);
 }
 
-/// Tells the client that it has the subscription that it asked for.
+/// Acknowledges the client's subscription.
 fn acknowledge(script: &Script, listen: &Value) {
     let meta = json!({ "io.modelcontextprotocol/subscriptionId": listen["id"] });
     let acknowledged = json!({ "_meta": meta, "notifications": { "toolsListChanged": true } });
@@ -81,18 +81,18 @@ async fn a_subscription_that_ends_is_opened_again_and_counts_as_a_change() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_server_without_subscriptions_is_not_asked_again() {
+async fn a_server_without_subscriptions_gets_no_second_request() {
     let (connection, mut script, listen) = stateless(How::default()).await;
     script.refuse(&listen, -32601, "Method not found");
     tokio::time::advance(std::time::Duration::from_secs(3600)).await;
     let pinged = tokio::spawn(async move { connection.ping().await });
     let request = script.expect("server/discover").await;
-    script.answer(&request, super::discovered());
+    script.respond(&request, super::discovered());
     pinged.await.unwrap().unwrap();
 }
 
 #[tokio::test]
-async fn what_is_not_offered_is_refused() {
+async fn unsupported_server_requests_are_refused() {
     let (_connection, mut script) = session(How::default()).await;
     let requests = [
         ("ping", json!({})),
@@ -103,8 +103,8 @@ async fn what_is_not_offered_is_refused() {
     ];
     let mut replies = Vec::new();
     for (id, (method, params)) in requests.into_iter().enumerate() {
-        script.say(json!({ "jsonrpc": "2.0", "id": id, "method": method, "params": params }));
-        let reply = script.hear().await;
+        script.send(json!({ "jsonrpc": "2.0", "id": id, "method": method, "params": params }));
+        let reply = script.receive().await;
         assert_eq!(reply["id"], id);
         replies.push(format!("{method}: {}{}", reply["result"], reply["error"]));
     }
@@ -127,14 +127,14 @@ async fn replies_to_a_server_that_reads_none_are_bounded() {
     );
     let request = script.expect("initialize").await;
     for id in 0..1_000 {
-        script.say(json!({ "jsonrpc": "2.0", "id": id, "method": "ping" }));
+        script.send(json!({ "jsonrpc": "2.0", "id": id, "method": "ping" }));
     }
-    script.answer(&request, initialized());
+    script.respond(&request, initialized());
     let connection = opened.await.unwrap().unwrap();
     assert_eq!(stuck.load(Ordering::Relaxed), 64);
     script.expect("notifications/initialized").await;
     let (called, request) = sent(&connection, &mut script, call()).await;
-    script.answer(&request, text("hi"));
+    script.respond(&request, text("hi"));
     assert_eq!(called.await.unwrap().unwrap(), ToolOutput::text("hi"));
 }
 
@@ -151,7 +151,7 @@ async fn a_flood_of_notifications_keeps_no_call_waiting() {
     }
     let (called, request) = sent(&connection, &mut script, call()).await;
     assert!(*connection.list_changes().borrow() < FLOOD as u64, "the call went out before the flood was over");
-    script.answer(&request, text("dry"));
+    script.respond(&request, text("dry"));
     assert_eq!(called.await.unwrap().unwrap(), ToolOutput::text("dry"));
     let changes = connection.list_changes();
     eventually("every change is counted", async || (*changes.borrow() == FLOOD as u64).then_some(())).await;

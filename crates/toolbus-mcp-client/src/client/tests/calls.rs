@@ -12,17 +12,17 @@ use super::{How, Script, call, sent, session, stateless, text};
 use crate::client::CallError;
 
 /// Returns the outcome of a call whose response is `response`, with the id set.
-async fn answered(mut response: Value) -> Result<ToolOutput, CallError> {
+async fn outcome_of(mut response: Value) -> Result<ToolOutput, CallError> {
     let (connection, mut script) = session(How::default()).await;
     let (called, request) = sent(&connection, &mut script, call()).await;
     response["jsonrpc"] = "2.0".into();
     response["id"] = request["id"].clone();
-    script.say(response);
+    script.send(response);
     called.await.unwrap()
 }
 
 #[tokio::test]
-async fn a_call_carries_its_arguments_and_nothing_that_nobody_asked_for() {
+async fn a_call_carries_its_arguments_and_nothing_else() {
     let how = How::default();
     let (connection, mut script) = session(how.clone()).await;
     let (called, request) = sent(&connection, &mut script, call()).await;
@@ -40,7 +40,7 @@ async fn a_call_carries_its_arguments_and_nothing_that_nobody_asked_for() {
       }
     }
     "#);
-    script.answer(&request, text("hi"));
+    script.respond(&request, text("hi"));
     assert_eq!(called.await.unwrap().unwrap(), ToolOutput::text("hi"));
     assert!(!connection.is_busy());
     assert!(connection.last_latency().is_some());
@@ -48,7 +48,7 @@ async fn a_call_carries_its_arguments_and_nothing_that_nobody_asked_for() {
 }
 
 #[tokio::test]
-async fn a_call_to_a_server_of_the_new_generation_says_who_calls() {
+async fn a_stateless_call_names_the_client() {
     let (connection, mut script, _) = stateless(How::default()).await;
     let (called, request) = sent(&connection, &mut script, call()).await;
     assert_json_snapshot!(request["params"]["_meta"], @r#"
@@ -63,12 +63,12 @@ async fn a_call_to_a_server_of_the_new_generation_says_who_calls() {
     "#);
     let mut result = text("hi");
     result["resultType"] = "complete".into();
-    script.answer(&request, result);
+    script.respond(&request, result);
     assert_eq!(called.await.unwrap().unwrap(), ToolOutput::text("hi"));
 }
 
 #[tokio::test]
-async fn the_trace_goes_on_in_the_metadata() {
+async fn the_trace_is_passed_on_in_the_metadata() {
     let (connection, mut script) = session(How::default()).await;
     let trace = TraceContext::parse("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", Some("a=b"));
     let (_called, request) = sent(&connection, &mut script, ToolCall { trace, ..call() }).await;
@@ -81,7 +81,7 @@ async fn the_trace_goes_on_in_the_metadata() {
 }
 
 #[tokio::test]
-async fn progress_is_told_to_who_asked() {
+async fn progress_is_passed_to_the_caller() {
     let (connection, mut script) = session(How::default()).await;
     let (sink, mut reports) = ProgressSink::new();
     let (called, request) = sent(&connection, &mut script, ToolCall { progress: Some(sink), ..call() }).await;
@@ -94,12 +94,12 @@ async fn progress_is_told_to_who_asked() {
     );
     let report = reports.recv().await.unwrap();
     assert_eq!((report.progress, report.total, report.message.as_deref()), (1.0, Some(2.0), Some("half")));
-    script.answer(&request, text("done"));
+    script.respond(&request, text("done"));
     called.await.unwrap().unwrap();
     assert!(reports.recv().await.is_none(), "nothing is kept of a call that is over");
 }
 
-async fn told_of_cancellation(script: &mut Script, request: &Value) {
+async fn expect_cancellation(script: &mut Script, request: &Value) {
     let notification = script.expect("notifications/cancelled").await;
     assert_eq!(notification["params"]["requestId"], request["id"]);
 }
@@ -114,7 +114,7 @@ async fn a_cancelled_call_is_cancelled_at_the_server() {
     token.cancel();
     let error = called.await.unwrap().unwrap_err();
     assert_eq!((error.failure.cause, error.is_lost), (Cause::Cancelled, false));
-    told_of_cancellation(&mut script, &request).await;
+    expect_cancellation(&mut script, &request).await;
     assert_eq!(how.seen.lines().last().unwrap(), "tools/call echo scripted 2025-06-18 cancelled");
 }
 
@@ -124,13 +124,13 @@ async fn a_call_that_is_dropped_is_cancelled_at_the_server() {
     let (connection, mut script) = session(how.clone()).await;
     let (called, request) = sent(&connection, &mut script, call()).await;
     called.abort();
-    told_of_cancellation(&mut script, &request).await;
+    expect_cancellation(&mut script, &request).await;
     assert_eq!(how.seen.lines().last().unwrap(), "tools/call echo scripted 2025-06-18 cancelled");
     assert!(!connection.is_busy());
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_passed_deadline_ends_the_call_here_and_there() {
+async fn a_passed_deadline_ends_the_call_and_cancels_it_at_the_server() {
     let how = How::default();
     let (connection, mut script) = session(how.clone()).await;
     let hasty = ToolCall { deadline: Instant::now() + Duration::from_secs(5), ..call() };
@@ -138,24 +138,24 @@ async fn a_passed_deadline_ends_the_call_here_and_there() {
     let error = late.await.unwrap().unwrap_err();
     assert_eq!((error.failure.cause, error.is_lost), (Cause::DeadlineExceeded, false));
     assert!(error.failure.message.starts_with("Tool 'echo' did not answer within "), "{}", error.failure.message);
-    told_of_cancellation(&mut script, &request).await;
+    expect_cancellation(&mut script, &request).await;
     assert_eq!(how.seen.lines().last().unwrap(), "tools/call echo scripted 2025-06-18 timeout");
-    script.answer(&request, text("late"));
+    script.respond(&request, text("late"));
     let (next, request) = sent(&connection, &mut script, call()).await;
-    script.answer(&request, text("next"));
+    script.respond(&request, text("next"));
     assert_eq!(next.await.unwrap().unwrap(), ToolOutput::text("next"));
 }
 
 #[tokio::test]
-async fn what_a_tool_says_of_its_own_failure_is_a_result_and_so_is_an_empty_one() {
+async fn an_error_result_and_an_empty_result_are_results() {
     let failed = json!({ "content": [{ "type": "text", "text": "no" }], "isError": true });
     for (result, output) in [(failed, ToolOutput::error("no")), (json!({}), ToolOutput::default())] {
-        assert_eq!(answered(json!({ "result": result })).await.unwrap(), output);
+        assert_eq!(outcome_of(json!({ "result": result })).await.unwrap(), output);
     }
 }
 
 #[tokio::test]
-async fn what_is_no_result_is_told_in_words() {
+async fn a_response_without_a_result_becomes_a_failure_with_a_text() {
     let responses = [
         json!({ "error": { "code": -32602, "message": "Unknown tool: echo" } }),
         json!({ "error": { "code": -32603, "message": "disk\u{1b}[2J full" } }),
@@ -166,15 +166,15 @@ async fn what_is_no_result_is_told_in_words() {
         json!({ "result": { "tools": [] } }),
         json!({ "result": [1, 2] }),
     ];
-    let mut told = Vec::new();
+    let mut texts = Vec::new();
     for response in responses {
-        let CallError { failure, is_lost } = answered(response).await.unwrap_err();
+        let CallError { failure, is_lost } = outcome_of(response).await.unwrap_err();
         assert!(!is_lost);
         let message: String = failure.message.chars().take(100).collect();
         assert!(failure.message.len() < 2_100);
-        told.push(format!("{:?}: {message} [{}]", failure.cause, failure.detail.unwrap_or_default()));
+        texts.push(format!("{:?}: {message} [{}]", failure.cause, failure.detail.unwrap_or_default()));
     }
-    assert_snapshot!(told.join("\n"), @r"
+    assert_snapshot!(texts.join("\n"), @r"
     InvalidArguments: Tool 'echo' refused the call: Unknown tool: echo []
     Failed: Tool 'echo' failed: disk\u{1b}[2J full [JSON-RPC error -32603]
     Failed: Tool 'echo' failed: xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx [JSON-RPC error -1]
@@ -186,7 +186,7 @@ async fn what_is_no_result_is_told_in_words() {
 }
 
 #[tokio::test]
-async fn a_ping_takes_any_answer() {
+async fn a_ping_accepts_any_response() {
     let (connection, mut script) = session(How::default()).await;
     let pinging = Arc::clone(&connection);
     let pinged = tokio::spawn(async move { pinging.ping().await });
@@ -197,6 +197,6 @@ async fn a_ping_takes_any_answer() {
     let (connection, mut script, _) = stateless(How::default()).await;
     let pinged = tokio::spawn(async move { connection.ping().await });
     let request = script.expect("server/discover").await;
-    script.answer(&request, super::discovered());
+    script.respond(&request, super::discovered());
     pinged.await.unwrap().unwrap();
 }

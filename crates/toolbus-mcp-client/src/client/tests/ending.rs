@@ -29,19 +29,19 @@ async fn calls_fail_at_once_when_the_server_goes_away() {
     assert!(began.elapsed() < at_most(Duration::from_secs(1)), "{:?}", began.elapsed());
     assert_eq!(connection.closed().await, "the server was ended by signal 9");
     let session = "session scripted 2025-06-18 connection_lost";
-    eventually("the session is told", async || how.seen.lines().contains(&session.to_owned()).then_some(())).await;
+    eventually("the session is reported", async || how.seen.lines().contains(&session.to_owned()).then_some(())).await;
 
     let late = connection.call("echo", &call()).await.unwrap_err();
     assert!(late.is_lost);
-    let Err(RequestError::Failed(text)) = connection.ping().await else { panic!("nobody is there") };
+    let Err(RequestError::Failed(text)) = connection.ping().await else { panic!("the ping succeeded") };
     assert_snapshot!(text, @"the server was ended by signal 9; `ping` was not answered");
 }
 
 #[tokio::test]
-async fn an_answer_that_came_before_the_end_counts() {
+async fn a_response_before_the_end_counts() {
     let (connection, mut script) = session(How::default()).await;
     let (called, request) = sent(&connection, &mut script, call()).await;
-    script.answer(&request, text("last words"));
+    script.respond(&request, text("last words"));
     drop(script);
     assert_eq!(called.await.unwrap().unwrap(), ToolOutput::text("last words"));
 }
@@ -53,16 +53,16 @@ async fn a_connection_that_is_closed_fails_its_calls_and_ends_in_order() {
     let (called, _) = sent(&connection, &mut script, call()).await;
     connection.close().await;
     connection.close().await;
-    assert!(script.say.is_closed(), "the transport was closed");
+    assert!(script.sender.is_closed(), "the transport was closed");
     assert!(called.await.unwrap().unwrap_err().is_lost);
     assert_eq!(connection.closed().await, "the connection was closed");
     let session = "session scripted 2026-07-28 -";
-    eventually("the session is told", async || how.seen.lines().contains(&session.to_owned()).then_some(())).await;
+    eventually("the session is reported", async || how.seen.lines().contains(&session.to_owned()).then_some(())).await;
 }
 
 #[tokio::test]
 async fn nothing_is_left_of_a_connection_that_is_dropped() {
     let (connection, script, _) = stateless(How::default()).await;
     drop(connection);
-    eventually("the transport is dropped", async || script.say.is_closed().then_some(())).await;
+    eventually("the transport is dropped", async || script.sender.is_closed().then_some(())).await;
 }

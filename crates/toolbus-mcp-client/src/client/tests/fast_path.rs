@@ -25,12 +25,12 @@ impl Server {
         message
     }
 
-    async fn say(&mut self, message: Value) {
+    async fn send(&mut self, message: Value) {
         self.output.write_all(format!("{message}\n").as_bytes()).await.unwrap();
     }
 
-    async fn answer(&mut self, id: &Value, result: Value) {
-        self.say(json!({ "jsonrpc": "2.0", "id": id, "result": result })).await;
+    async fn respond(&mut self, id: &Value, result: Value) {
+        self.send(json!({ "jsonrpc": "2.0", "id": id, "result": result })).await;
     }
 }
 
@@ -44,7 +44,7 @@ async fn connect(session_mode: SessionMode) -> (Arc<Connection>, Server) {
         SessionMode::Stateless => ("server/discover", discovered(), "subscriptions/listen"),
     };
     let request = server.expect(method).await;
-    server.answer(&request["id"], result).await;
+    server.respond(&request["id"], result).await;
     let connection = opened.await.unwrap().unwrap();
     server.expect(next).await;
     (connection, server)
@@ -68,12 +68,12 @@ async fn a_call_has_an_id_that_the_sdk_has_not() {
       }
     }
     "#);
-    server.answer(&request["id"], text("hi")).await;
+    server.respond(&request["id"], text("hi")).await;
     assert_eq!(called.await.unwrap().unwrap(), ToolOutput::text("hi"));
 }
 
 #[tokio::test]
-async fn a_call_to_a_server_of_the_new_generation_says_who_calls_and_in_which_trace() {
+async fn a_stateless_call_names_the_client_and_the_trace() {
     let (connection, mut server) = connect(SessionMode::Stateless).await;
     let trace = TraceContext::parse("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", Some("a=b"));
     let called = start(&connection, ToolCall { trace, ..call() });
@@ -90,49 +90,50 @@ async fn a_call_to_a_server_of_the_new_generation_says_who_calls_and_in_which_tr
       "tracestate": "a=b"
     }
     "#);
-    server.answer(&request["id"], text("hi")).await;
+    server.respond(&request["id"], text("hi")).await;
     called.await.unwrap().unwrap();
 }
 
 #[tokio::test]
-async fn answers_find_their_calls_in_any_order_also_by_an_id_that_became_a_text() {
+async fn responses_find_their_calls_in_any_order_also_by_ids_as_strings() {
     let (connection, mut server) = connect(SessionMode::Sessions).await;
     let (first, second) = (start(&connection, call()), start(&connection, call()));
     let (of_first, of_second) = (server.expect("tools/call").await, server.expect("tools/call").await);
-    server.answer(&json!(of_second["id"].to_string()), text("second")).await;
-    server.say(json!({ "jsonrpc": "2.0", "id": of_first["id"], "error": { "code": -32602, "message": "no" } })).await;
+    server.respond(&json!(of_second["id"].to_string()), text("second")).await;
+    server.send(json!({ "jsonrpc": "2.0", "id": of_first["id"], "error": { "code": -32602, "message": "no" } })).await;
     assert_eq!(second.await.unwrap().unwrap(), ToolOutput::text("second"));
     assert_eq!(first.await.unwrap().unwrap_err().failure.cause, Cause::InvalidArguments);
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_server_is_told_of_a_call_that_is_given_up_and_its_late_answer_is_nobodys() {
+async fn a_call_that_is_given_up_is_cancelled_at_the_server_and_its_late_response_dropped() {
     let (connection, mut server) = connect(SessionMode::Sessions).await;
     let dropped = start(&connection, call());
     let late = start(&connection, ToolCall { deadline: std::time::Instant::now() + Duration::from_secs(5), ..call() });
     let requests = [server.expect("tools/call").await, server.expect("tools/call").await];
     dropped.abort();
     assert_eq!(late.await.unwrap().unwrap_err().failure.cause, Cause::DeadlineExceeded);
-    let mut told = [server.expect("notifications/cancelled").await, server.expect("notifications/cancelled").await];
-    told.sort_by_key(|told| told["params"]["requestId"].as_i64());
-    for (told, request) in told.iter().zip(&requests) {
-        assert_eq!(told["params"]["requestId"], request["id"]);
-        assert_eq!(told["params"]["reason"], "the caller no longer waits for the response");
-        server.answer(&request["id"], text("late")).await;
+    let mut cancellations =
+        [server.expect("notifications/cancelled").await, server.expect("notifications/cancelled").await];
+    cancellations.sort_by_key(|cancellation| cancellation["params"]["requestId"].as_i64());
+    for (cancellation, request) in cancellations.iter().zip(&requests) {
+        assert_eq!(cancellation["params"]["requestId"], request["id"]);
+        assert_eq!(cancellation["params"]["reason"], "the caller no longer waits for the response");
+        server.respond(&request["id"], text("late")).await;
     }
     let next = start(&connection, call());
     let request = server.expect("tools/call").await;
-    server.answer(&request["id"], text("next")).await;
+    server.respond(&request["id"], text("next")).await;
     assert_eq!(next.await.unwrap().unwrap(), ToolOutput::text("next"));
 }
 
 #[tokio::test]
-async fn an_answered_call_is_not_cancelled() {
+async fn a_finished_call_is_not_cancelled() {
     let (connection, mut server) = connect(SessionMode::Sessions).await;
     for _ in 0..2 {
         let called = start(&connection, call());
         let request = server.expect("tools/call").await;
-        server.answer(&request["id"], text("hi")).await;
+        server.respond(&request["id"], text("hi")).await;
         called.await.unwrap().unwrap();
     }
 }
@@ -154,15 +155,15 @@ async fn calls_fail_at_once_when_the_connection_ends() {
 }
 
 #[tokio::test]
-async fn a_call_whose_progress_is_followed_takes_the_way_of_the_reports() {
+async fn a_call_with_progress_goes_through_the_sdk() {
     let (connection, mut server) = connect(SessionMode::Sessions).await;
     let (sink, mut reports) = ProgressSink::new();
     let called = start(&connection, ToolCall { progress: Some(sink), ..call() });
     let request = server.expect("tools/call").await;
     let token = &request["params"]["_meta"]["progressToken"];
     let report = json!({ "progressToken": token, "progress": 1 });
-    server.say(json!({ "jsonrpc": "2.0", "method": "notifications/progress", "params": report })).await;
-    server.answer(&request["id"], text("done")).await;
+    server.send(json!({ "jsonrpc": "2.0", "method": "notifications/progress", "params": report })).await;
+    server.respond(&request["id"], text("done")).await;
     called.await.unwrap().unwrap();
     assert_eq!(reports.recv().await.unwrap().progress, 1.0);
 }

@@ -9,7 +9,7 @@ use super::{How, Script, discovered, initialized, open, probed, session, statele
 use crate::client::{RequestError, SessionMode};
 
 async fn finish(script: &mut Script, request: &Value) {
-    script.answer(request, initialized());
+    script.respond(request, initialized());
     script.expect("notifications/initialized").await;
 }
 
@@ -71,7 +71,7 @@ async fn a_server_of_the_new_generation_is_not_initialized() {
       }
     }
     "#);
-    script.answer(&probe, discovered());
+    script.respond(&probe, discovered());
     let connection = opened.await.unwrap().unwrap();
     assert_eq!(connection.session_mode(), SessionMode::Stateless);
     assert_eq!(connection.server_info().protocol_version, "2026-07-28");
@@ -87,14 +87,14 @@ async fn a_remembered_generation_needs_no_probe() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_late_answer_to_the_probe_is_dropped() {
+async fn the_late_response_to_the_probe_is_dropped() {
     for is_refused in [false, true] {
         let (opened, mut script, probe) = probed(How::default()).await;
         let request = script.expect("initialize").await;
         if is_refused {
             script.refuse(&probe, -32601, "Method not found");
         } else {
-            script.answer(&probe, discovered());
+            script.respond(&probe, discovered());
         }
         finish(&mut script, &request).await;
         assert_eq!(opened.await.unwrap().unwrap().session_mode(), SessionMode::Sessions);
@@ -102,7 +102,7 @@ async fn the_late_answer_to_the_probe_is_dropped() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_server_that_starts_slowly_and_dies_of_the_probe_is_to_be_asked_without() {
+async fn a_slow_server_that_dies_of_the_probe_is_tried_without_it_next() {
     let (opened, mut script, _) = probed(How::default()).await;
     script.expect("initialize").await;
     drop(script);
@@ -110,23 +110,23 @@ async fn a_server_that_starts_slowly_and_dies_of_the_probe_is_to_be_asked_withou
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_server_of_the_new_generation_alone_that_starts_slowly_is_to_be_asked_as_such() {
+async fn a_slow_stateless_server_is_tried_as_stateless_next() {
     let (opened, mut script, probe) = probed(How::default()).await;
     let request = script.expect("initialize").await;
-    script.answer(&probe, discovered());
+    script.respond(&probe, discovered());
     script.refuse(&request, -32601, "Method not found");
     assert_eq!(opened.await.unwrap().err().and_then(|error| error.next()), Some(SessionMode::Stateless));
 }
 
 #[tokio::test(start_paused = true)]
-async fn over_http_a_silent_server_is_to_be_asked_anew() {
+async fn over_http_a_silent_server_fails_the_probe() {
     let (opened, _script, _) = probed(How { is_tcp: true, ..How::default() }).await;
     let Err(RequestError::ProbeFailed(text)) = opened.await.unwrap() else { panic!("it was silent") };
     assert_snapshot!(text, @"the server kept silent for 1 s; `server/discover` was not answered");
 }
 
 #[tokio::test]
-async fn a_server_that_dies_of_the_probe_is_to_be_asked_without() {
+async fn a_server_that_dies_of_the_probe_fails_it() {
     let how = How::default();
     how.failure.set("the server ended with exit code 1");
     let (opened, script, _) = probed(how.clone()).await;
@@ -137,7 +137,7 @@ async fn a_server_that_dies_of_the_probe_is_to_be_asked_without() {
 }
 
 #[tokio::test]
-async fn what_is_no_answer_to_the_handshake_is_told() {
+async fn invalid_handshake_responses_are_reported() {
     let mut texts = Vec::new();
     let responses = [
         json!({ "jsonrpc": "2.0", "id": 77, "result": initialized() }),
@@ -151,7 +151,7 @@ async fn what_is_no_answer_to_the_handshake_is_told() {
         let (wire, mut script) = wire();
         let opened = open(wire, How { session_mode: Some(SessionMode::Sessions), ..How::default() });
         script.expect("initialize").await;
-        script.say(response);
+        script.send(response);
         match opened.await.unwrap() {
             Err(RequestError::Failed(text)) => texts.push(text),
             other => panic!("{:?}", other.err()),
@@ -182,7 +182,7 @@ async fn nothing_is_left_of_a_handshake_that_takes_too_long() {
     handle.abort();
     script.expect("server/discover").await;
     script.expect("initialize").await;
-    eventually("the transport is dropped", async || script.say.is_closed().then_some(())).await;
+    eventually("the transport is dropped", async || script.sender.is_closed().then_some(())).await;
 }
 
 #[tokio::test]
@@ -194,8 +194,8 @@ async fn roots_are_offered_only_where_there_are_some() {
     assert_eq!(request["params"]["capabilities"], json!({ "roots": {} }));
     finish(&mut script, &request).await;
     let _connection = opened.await.unwrap().unwrap();
-    script.say(json!({ "jsonrpc": "2.0", "id": "r1", "method": "roots/list" }));
-    assert_json_snapshot!(script.hear().await, @r#"
+    script.send(json!({ "jsonrpc": "2.0", "id": "r1", "method": "roots/list" }));
+    assert_json_snapshot!(script.receive().await, @r#"
     {
       "id": "r1",
       "jsonrpc": "2.0",

@@ -10,7 +10,7 @@ fn tool(name: &str) -> Value {
     json!({ "name": name, "inputSchema": { "type": "object" } })
 }
 
-/// Lists the tools of a server that answers each request with what `page` makes of its cursor.
+/// Lists the tools of a server that responds to each request with the page of its cursor.
 async fn listed(page: impl Fn(Option<&str>) -> Value) -> ServerListing {
     let (connection, mut script) = session(How::default()).await;
     let listing = tokio::spawn(async move { connection.list_tools().await });
@@ -19,9 +19,9 @@ async fn listed(page: impl Fn(Option<&str>) -> Value) -> ServerListing {
 }
 
 async fn serve(script: &mut Script, page: impl Fn(Option<&str>) -> Value) {
-    while let Some(request) = script.heard.recv().await {
+    while let Some(request) = script.received.recv().await {
         if request["method"] == "tools/list" {
-            script.answer(&request, page(request["params"]["cursor"].as_str()));
+            script.respond(&request, page(request["params"]["cursor"].as_str()));
         }
     }
 }
@@ -48,7 +48,7 @@ fn next(cursor: Option<&str>) -> String {
 }
 
 #[tokio::test]
-async fn a_list_that_is_too_long_or_leads_nowhere_is_cut_and_it_is_told_why() {
+async fn an_endless_or_oversized_list_is_cut_with_the_reason() {
     type Page = fn(Option<&str>) -> Value;
     let many: Page = |_| json!({ "tools": (0..10_001).map(|n| tool(&format!("tool-{n}"))).collect::<Vec<_>>() });
     let leads_back: Page = |_| json!({ "tools": [tool("same")], "nextCursor": "again" });
@@ -70,7 +70,7 @@ async fn a_list_that_is_too_long_or_leads_nowhere_is_cut_and_it_is_told_why() {
 }
 
 #[tokio::test]
-async fn an_empty_cursor_leads_to_a_page_or_ends_the_list_of_a_server_that_means_none_by_it() {
+async fn an_empty_cursor_leads_to_another_page_or_ends_the_list() {
     let second = listed(|cursor| match cursor {
         None => json!({ "tools": [tool("a")], "nextCursor": "" }),
         Some(_) => json!({ "tools": [tool("b")] }),
@@ -101,7 +101,7 @@ async fn a_definition_that_cannot_be_read_hides_its_tool_alone() {
 }
 
 #[tokio::test]
-async fn tools_of_one_name_are_all_told() {
+async fn tools_of_one_name_are_all_listed() {
     let listed = listed(|_| json!({ "tools": [tool("twice"), tool("twice")] })).await;
     assert_eq!(listed.tools.len(), 2);
 }
@@ -118,8 +118,8 @@ async fn a_server_without_tools_has_none() {
 #[tokio::test(start_paused = true)]
 async fn a_server_that_does_not_list_is_left_after_half_a_minute() {
     let (connection, mut script) = session(How::default()).await;
-    let asked = Arc::clone(&connection);
-    let listing = tokio::spawn(async move { asked.list_tools().await });
+    let lister = Arc::clone(&connection);
+    let listing = tokio::spawn(async move { lister.list_tools().await });
     script.expect("tools/list").await;
     let Err(RequestError::Failed(text)) = listing.await.unwrap() else { panic!("nothing was listed") };
     assert_snapshot!(text, @"the server did not list its tools within 30 s");

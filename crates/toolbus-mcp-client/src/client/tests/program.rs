@@ -52,7 +52,7 @@ for line in sys.stdin:
 /// A program that runs until it is dropped.
 struct Program {
     _child: Child,
-    /// Nobody tells how it ended.
+    /// Keeps the exit unknown.
     _exit: watch::Sender<Option<Exit>>,
 }
 
@@ -61,14 +61,14 @@ fn start(mode: &str) -> (StdioTransport, Program) {
     command.args(["-c", SERVER, mode]).stdin(Stdio::piped()).stdout(Stdio::piped()).kill_on_drop(true);
     let mut child = command.spawn().unwrap();
     let (from, to) = (child.stdout.take().unwrap(), child.stdin.take().unwrap());
-    let (told, exit) = watch::channel(None);
+    let (exit_sender, exit) = watch::channel(None);
     let closing = CancellationToken::new();
     let transport = StdioTransport::new(from, to, closing, Exited::new(exit), LargeMessages::default(), Clock::SYSTEM);
-    (transport, Program { _child: child, _exit: told })
+    (transport, Program { _child: child, _exit: exit_sender })
 }
 
 #[tokio::test]
-async fn a_program_is_spoken_to_until_it_ends() {
+async fn a_program_serves_until_it_ends() {
     let (transport, _program) = start("lenient");
     let how = How { fast_path: Some(transport.fast_path()), ..How::default() };
     let connection = open(transport, how).await.unwrap().unwrap();
@@ -86,7 +86,7 @@ async fn a_program_is_spoken_to_until_it_ends() {
 }
 
 #[tokio::test]
-async fn a_program_that_bears_no_probe_is_reached_without_one() {
+async fn a_program_that_exits_on_the_probe_is_reached_without_it() {
     let (transport, _program) = start("strict");
     assert!(matches!(open(transport, How::default()).await.unwrap(), Err(RequestError::ProbeFailed(_))));
     let (transport, _program) = start("strict");

@@ -1,4 +1,4 @@
-//! One server of the file: its fields, whatever their case, in the spellings of those who write such files.
+//! One server of the file: its fields in any case, in the spellings of the programs that read such files.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -66,7 +66,7 @@ const SPELLINGS: [(&str, &str); 37] = [
     ("prefix", "prefix"),
     ("rename", "rename"),
 ];
-/// Parts of names of keys that say which calls need no confirmation. They take no tool away.
+/// Parts of names of keys that choose the calls without confirmation. They take no tool away.
 const CONFIRMATIONS: [&str; 4] = ["approv", "alwaysallow", "trust", "confirm"];
 /// Names of fields, besides those with `tool` in them, that are likely to choose among tools.
 const CHOICES: [&str; 18] = [
@@ -94,9 +94,9 @@ const CHOICES: [&str; 18] = [
 pub(super) struct WrittenServer {
     pub(super) name: Option<String>,
     pub(super) server: Result<ServerConfig, Mistake>,
-    /// Whether the entry says that the server is disabled, whatever else is wrong with it.
+    /// Whether the entry disables the server, even if it has a mistake.
     pub(super) is_disabled: bool,
-    /// Names of fields that mean nothing here, each with the nearest name that does.
+    /// Names of unknown fields, each with the nearest known name.
     pub(super) ignored: Vec<(String, Option<&'static str>)>,
 }
 
@@ -125,7 +125,7 @@ pub(super) fn read(name: Option<String>, text: &RawValue, variables: &Variables<
     });
     let mistake = fields.into_iter().find_map(|(field, value)| reader.field(field, value).err());
     let mut server = reader.server;
-    // What is said of the server itself comes before what its file says.
+    // Variables of the entry take precedence over those of its file.
     for (name, value) in reader.env_file {
         server.env.entry(name).or_insert(value);
     }
@@ -152,7 +152,7 @@ struct EntryReader<'a> {
 impl EntryReader<'_> {
     fn field(&mut self, field: String, text: &RawValue) -> Result<(), Mistake> {
         let found = known(&field);
-        // A server that is called by its key may have a `name` that means nothing.
+        // A server that is called by its key may have another, ignored `name`.
         let is_name =
             |(_, key): &(&str, &str)| *key == "name" && self.name.is_some() && !self.seen.contains_key("name");
         let Some((spelling, key)) = found.filter(|found| !is_name(found)) else {
@@ -172,11 +172,11 @@ impl EntryReader<'_> {
         }
         let mut value: Value = serde_json::from_str(text.get()).map_err(|_| wrong(spelling, "cannot be read"))?;
         self.substitution.apply(&mut value).map_err(|error| wrong(spelling, &error.to_string()))?;
-        // Some programs write what is absent as null.
+        // Some programs write absent fields as null.
         if value.is_null() { Ok(()) } else { self.value(key, spelling, value) }
     }
 
-    /// Leaves a field out that means nothing here.
+    /// Ignores an unknown field.
     ///
     /// # Errors
     ///

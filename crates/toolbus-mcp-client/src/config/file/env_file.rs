@@ -71,7 +71,7 @@ fn value_of(written: &str) -> Option<String> {
 mod tests {
     use super::*;
 
-    fn told(text: &str) -> String {
+    fn shown(text: &str) -> String {
         match parse(text) {
             Ok(variables) => variables
                 .iter()
@@ -85,14 +85,14 @@ mod tests {
     #[test]
     fn variables_are_read_with_comments_quotes_and_export() {
         let text = "\u{feff}# keys\r\nA=1\r\n\nexport B = two words # of them\nC=\"a \\\"b\\\"\\n#c\" # end\nD='$x\\n'\nE=\nF=a#b\nG= # none\n";
-        insta::assert_snapshot!(told(text), @r##"A="1" B="two words" C="a \"b\"\n#c" D="$x\\n" E="" F="a#b" G="""##);
+        insta::assert_snapshot!(shown(text), @r##"A="1" B="two words" C="a \"b\"\n#c" D="$x\\n" E="" F="a#b" G="""##);
     }
 
     #[test]
     fn a_line_that_is_no_variable_is_named_by_its_number() {
         for text in ["A=1\nword", "=1\n", "A=1\n\"x", "A B=1", "A=\"open", "A='x' y"] {
-            assert!(told(text).starts_with("line "), "{text}: {}", told(text));
+            assert!(shown(text).starts_with("line "), "{text}: {}", shown(text));
         }
-        assert_eq!(told("A=1\n\nword"), "line 3");
+        assert_eq!(shown("A=1\n\nword"), "line 3");
     }
 }

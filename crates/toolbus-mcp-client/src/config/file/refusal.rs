@@ -14,7 +14,7 @@ pub(super) struct ServerRefusal {
     pub(super) name: ServerName,
     pub(super) location: String,
     pub(super) mistake: String,
-    /// Whether the entry says that the server is disabled.
+    /// Whether the entry disables the server.
     pub(super) is_disabled: bool,
 }
 
@@ -22,30 +22,30 @@ impl ServersFile {
     /// Everything that is wrong.
     #[must_use]
     pub fn problems(&self) -> Vec<String> {
-        let told = self.refused.iter().filter(|refusal| !refusal.is_disabled).map(|refusal| {
+        let refused = self.refused.iter().filter(|refusal| !refusal.is_disabled).map(|refusal| {
             let ServerRefusal { name, location, mistake, .. } = refusal;
             let outcome = if self.is_used(name) { "goes on as it was" } else { "is left out" };
             format!("{location}: `{}` {outcome}: {mistake}", shown(name.as_str()))
         });
-        self.problems.iter().cloned().chain(told).collect()
+        self.problems.iter().cloned().chain(refused).collect()
     }
 
-    /// Servers that go on as they were, each with what is wrong with it as it is written now.
+    /// Servers with their earlier configuration, each with the mistake in the present one.
     #[must_use]
     pub fn outdated(&self) -> BTreeMap<ServerName, String> {
         let kept = self.refused.iter().filter(|refusal| !refusal.is_disabled && self.is_used(&refusal.name));
         kept.map(|refusal| (refusal.name.clone(), format!("{}: {}", refusal.location, refusal.mistake))).collect()
     }
 
-    /// Takes all servers over from what was read before.
+    /// Keeps all servers of the earlier reading.
     pub fn keep_all(&mut self, before: &Self) {
         self.entries.clone_from(&before.entries);
         self.refused.clone_from(&before.refused);
         self.pins.clone_from(&before.pins);
     }
 
-    /// Takes over those of `known` that are there and cannot be used as they are written, be it for a `mistake` that only
-    /// the rest of the configuration makes one; with their `pins`, so that no mistake lets anything through.
+    /// Keeps those of `known` whose present entries are unusable, also by a `mistake` that only the rest of the
+    /// configuration shows; with their `pins`, so that a mistake lifts no restriction.
     pub fn keep(
         &mut self,
         known: &[ServerSpec],
@@ -76,7 +76,7 @@ impl ServersFile {
     }
 }
 
-/// Takes over what was said of a server before.
+/// Keeps the earlier pin level of a server.
 fn keep_pin(pins: &mut BTreeMap<ServerName, Level>, name: &ServerName, before: &BTreeMap<ServerName, Level>) {
     match before.get(name) {
         Some(pin) => drop(pins.insert(name.clone(), *pin)),

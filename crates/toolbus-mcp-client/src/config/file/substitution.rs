@@ -58,7 +58,7 @@ impl<'a> Variables<'a> {
         }
     }
 
-    /// Returns the value of an input, which an editor would ask a person for.
+    /// Returns the value of an input, for which an editor would prompt.
     fn input(&self, id: &str) -> Result<&str, SubstitutionError> {
         let variable = input_variable(id);
         let given = self.environment.get(&variable).or_else(|| self.inputs.get(id));
@@ -81,7 +81,7 @@ pub(super) fn names(text: &str) -> impl Iterator<Item = &str> {
     text.split("${").skip(1).filter_map(|rest| Some(name_and_default(rest.split_once('}')?.0).0))
 }
 
-/// The environment variable that answers for an input.
+/// The environment variable that holds the value of an input.
 fn input_variable(id: &str) -> String {
     let id = id.chars().take(MAX_SHOWN).map(|c| if c.is_ascii_alphanumeric() { c.to_ascii_uppercase() } else { '_' });
     INPUT_PREFIX.chars().chain(id).collect()

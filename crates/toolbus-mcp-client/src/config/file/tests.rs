@@ -31,7 +31,7 @@ fn read(text: &str) -> ServersFile {
 }
 
 /// Servers, warnings and problems, a line for each.
-fn told(text: &str) -> String {
+fn shown(text: &str) -> String {
     let read = read(text);
     let mut lines: Vec<String> =
         read.entries.iter().map(|(spec, location)| format!("{location} {}", line(spec))).collect();
@@ -62,7 +62,7 @@ fn line(spec: &ServerSpec) -> String {
 
 #[test]
 fn a_file_of_claude_desktop_works_unchanged() {
-    insta::assert_snapshot!(told(r#"{
+    insta::assert_snapshot!(shown(r#"{
   "mcpServers": {
     "filesystem": {
       "command": "npx",
@@ -80,7 +80,7 @@ fn a_file_of_claude_desktop_works_unchanged() {
 
 #[test]
 fn a_file_of_cursor_works_unchanged() {
-    insta::assert_snapshot!(told(r#"{
+    insta::assert_snapshot!(shown(r#"{
   "mcpServers": {
     "local": { "command": "python", "args": ["${env:HOME}/server.py"], "env": { "API_KEY": "${env:API_KEY}" } },
     "remote": { "url": "http://localhost:3000/mcp", "headers": { "API_KEY": "value" } }
@@ -92,8 +92,8 @@ fn a_file_of_cursor_works_unchanged() {
 }
 
 #[test]
-fn a_file_of_vs_code_works_with_what_it_asks_a_person_from_the_environment() {
-    insta::assert_snapshot!(told(r#"{
+fn a_file_of_vs_code_works_with_inputs_from_the_environment() {
+    insta::assert_snapshot!(shown(r#"{
   // what is asked
   "inputs": [
     { "type": "promptString", "id": "api-key", "password": true },
@@ -113,7 +113,7 @@ fn a_file_of_vs_code_works_with_what_it_asks_a_person_from_the_environment() {
     problem: mcp.json:11:13: `more` is left out: `env`: `${input:other key}` asks a person, which a daemon cannot do; set the environment variable `TOOLBUS_INPUT_OTHER_KEY`
     problem: mcp.json:12:15: `config` is left out: `command`: `${config:mcp.command}` is no variable of the environment; expected `${NAME}` or `${NAME:-default}`
     "#);
-    insta::assert_snapshot!(told(r#"{"mcp": {"servers": {"a": {"command": "x"}}}, "editor.fontSize": 12}"#), @"
+    insta::assert_snapshot!(shown(r#"{"mcp": {"servers": {"a": {"command": "x"}}}, "editor.fontSize": 12}"#), @"
     mcp.json:1:27 a: x [] Enforce
     warning: mcp.json: ignored: `editor.fontSize`
     ");
@@ -137,7 +137,7 @@ fn the_workspace_is_the_folder_of_the_file_or_of_its_hidden_folder() {
 fn the_variables_of_an_env_file_are_those_of_the_server_unless_it_has_its_own() {
     let folder = tempfile::tempdir().unwrap();
     let (file, variables) = (folder.path().join("mcp.json"), folder.path().join(".env"));
-    let told = || {
+    let shown = || {
         fs::write(
             &file,
             r#"{"servers": {"a": {"envFile": "${workspaceFolder}/.env", "command": "x", "env": {"A": "own"}}}}"#,
@@ -147,18 +147,18 @@ fn the_variables_of_an_env_file_are_those_of_the_server_unless_it_has_its_own() 
         let lines = read.entries.iter().map(|(spec, _)| line(spec)).chain(read.problems());
         lines.collect::<Vec<_>>().join("\n").replace(&*folder.path().to_string_lossy(), "")
     };
-    insta::assert_snapshot!(told(), @"/mcp.json:1:19: `a` is left out: `envFile`: `/.env`: the file cannot be read: No such file or directory (os error 2)");
+    insta::assert_snapshot!(shown(), @"/mcp.json:1:19: `a` is left out: `envFile`: `/.env`: the file cannot be read: No such file or directory (os error 2)");
     fs::write(&variables, "A=file\nexport B='b c'\n").unwrap();
-    insta::assert_snapshot!(told(), @"a: x [] A=own B=b c Enforce");
+    insta::assert_snapshot!(shown(), @"a: x [] A=own B=b c Enforce");
     fs::write(&variables, "A=1\nhunter2\n").unwrap();
-    insta::assert_snapshot!(told(), @"/mcp.json:1:19: `a` is left out: `envFile`: `/.env`: line 2 is no variable; expected NAME=value");
+    insta::assert_snapshot!(shown(), @"/mcp.json:1:19: `a` is left out: `envFile`: `/.env`: line 2 is no variable; expected NAME=value");
     fs::write(&variables, "#".repeat(64 * 1024 + 1)).unwrap();
-    insta::assert_snapshot!(told(), @"/mcp.json:1:19: `a` is left out: `envFile`: `/.env`: the file is larger than 64 KiB");
+    insta::assert_snapshot!(shown(), @"/mcp.json:1:19: `a` is left out: `envFile`: `/.env`: the file is larger than 64 KiB");
 }
 
 #[test]
 fn files_of_windsurf_gemini_zed_codex_and_copilot_work_unchanged() {
-    insta::assert_snapshot!(told(r#"{"mcpServers": {
+    insta::assert_snapshot!(shown(r#"{"mcpServers": {
         "windsurf": {"serverUrl": "https://h/sse", "headers": {"A": "b"}},
         "gemini": {"httpUrl": "https://h/mcp", "timeout": 5000, "trust": true},
         "copilot": {"type": "local", "command": "x", "args": [], "tools": ["*"]},
@@ -170,7 +170,7 @@ fn files_of_windsurf_gemini_zed_codex_and_copilot_work_unchanged() {
     mcp.json:5:18 codex: x [] 1s Enforce
     warning: mcp.json:3:19: `gemini`: ignored: `timeout`, `trust`
     ");
-    insta::assert_snapshot!(told(r#"{
+    insta::assert_snapshot!(shown(r#"{
         // Zed's settings
         "theme": "One",
         "context_servers": {
@@ -209,7 +209,7 @@ fn a_list_of_tools_counts_in_every_dialect() {
     {
         assert_eq!(offered(&format!(r#""{field}": ["read"]"#)), "[read]", "{field}");
         assert_eq!(offered(&format!(r#""{field}": ["*"]"#)), "[read, write, delete]", "{field}");
-        // Of an empty list RockBot offers all, and everybody else none.
+        // With an empty list RockBot offers all tools, every other program none.
         let of_none = if field == "allowedTools" { "[read, write, delete]" } else { "[]" };
         assert_eq!(offered(&format!(r#""{field}": []"#)), of_none, "{field}");
         assert_eq!(offered(&format!(r#""{field}": null"#)), "[read, write, delete]", "{field}");
@@ -226,14 +226,14 @@ fn a_list_of_tools_counts_in_every_dialect() {
         assert_eq!(offered(&format!(r#""{field}": ["delete", "w*"]"#)), "[read]", "{field}");
     }
     assert_eq!(offered(r#""excludeTools": ["read"], "includeTools": ["read", "write"]"#), "[write]");
-    // What may be called without asking a person takes no tool away.
+    // Lists of tools without confirmation take no tool away.
     for field in ["alwaysAllow", "autoApprove", "alwaysAllowTools", "disabledAutoApproveTools", "trustedTools"] {
         assert_eq!(offered(&format!(r#""{field}": ["read"]"#)), "[read, write, delete]", "{field}");
     }
 }
 
 #[test]
-fn a_server_whose_list_of_tools_is_not_understood_is_left_out() {
+fn a_server_with_an_unknown_list_of_tools_is_left_out() {
     let all = [
         r#""includeTools": "read""#,
         r#""tools": {"read": true}"#,
@@ -247,8 +247,8 @@ fn a_server_whose_list_of_tools_is_not_understood_is_left_out() {
         r#""exclude_tags": ["danger"]"#,
         r#""options": {}, "filter": "read*""#,
     ];
-    let told = all.map(|fields| offered(fields).replace("mcp.json:1:22: `a` is left out: ", "")).join("\n");
-    insta::assert_snapshot!(told, @"
+    let shown = all.map(|fields| offered(fields).replace("mcp.json:1:22: `a` is left out: ", "")).join("\n");
+    insta::assert_snapshot!(shown, @"
     `includeTools`: expected a list of texts
     `tools`: expected a list of texts
     `tools`: expected a list of texts
@@ -267,7 +267,7 @@ fn a_server_whose_list_of_tools_is_not_understood_is_left_out() {
 #[test]
 fn servers_that_gemini_leaves_out_by_name_are_disabled() {
     let with = |more: &str| {
-        told(&format!(r#"{{"mcpServers": {{"a": {{"command": "x"}}, "B": {{"command": "x"}}}}, {more}}}"#))
+        shown(&format!(r#"{{"mcpServers": {{"a": {{"command": "x"}}, "B": {{"command": "x"}}}}, {more}}}"#))
     };
     let neither = "mcp.json:1:22 a: x [] Enforce\nmcp.json:1:45 B: x [] Enforce";
     assert_eq!(with(r#""mcp": {"allowed": ["a", "b"], "excluded": null}"#), neither);
@@ -289,8 +289,8 @@ fn servers_that_gemini_leaves_out_by_name_are_disabled() {
 }
 
 #[test]
-fn a_misspelt_member_is_told_with_the_nearest_name() {
-    insta::assert_snapshot!(told(r#"{"mcpServers": {"a": {"comand": "y", "command": "x", "heders": {}, "name": "b", "colour": "red"}}}"#), @"
+fn a_misspelt_field_is_reported_with_the_nearest_name() {
+    insta::assert_snapshot!(shown(r#"{"mcpServers": {"a": {"comand": "y", "command": "x", "heders": {}, "name": "b", "colour": "red"}}}"#), @"
     mcp.json:1:22 a: x [] Enforce
     warning: mcp.json:1:22: `a`: ignored: `comand` (did you mean `command`?), `heders` (did you mean `headers`?), `name`, `colour`
     ");
@@ -298,7 +298,7 @@ fn a_misspelt_member_is_told_with_the_nearest_name() {
 
 #[test]
 fn the_settings_of_the_seeds_work_unchanged() {
-    insta::assert_snapshot!(told(r#"{
+    insta::assert_snapshot!(shown(r#"{
   "Logging": {},
   "Mcp": {
     "Servers": [
@@ -315,14 +315,14 @@ fn the_settings_of_the_seeds_work_unchanged() {
 
 #[test]
 fn a_file_of_rockbot_works_unchanged() {
-    insta::assert_snapshot!(told(r#"{"mcpServers":{"files":{"type":"sse","url":"http://host/sse","allowedTools":["read_file"]},
+    insta::assert_snapshot!(shown(r#"{"mcpServers":{"files":{"type":"sse","url":"http://host/sse","allowedTools":["read_file"]},
                "db":{"type":"sse","url":"http://db/sse","deniedTools":["drop_table"]},
                "local":{"command":"mcp-x","args":["/data"],"env":{"K":"V"}}}}"#), @r#"
     mcp.json:1:24 files: Sse http://host/sse Enforce
     mcp.json:2:21 db: Sse http://db/sse Enforce
     mcp.json:3:24 local: mcp-x ["/data"] K=V Enforce
     "#);
-    insta::assert_snapshot!(told(r#"{"McpServers":{"new":{"id":"0123456789ab","origin":"agent","type":"sse","transportMode":"auto",
+    insta::assert_snapshot!(shown(r#"{"McpServers":{"new":{"id":"0123456789ab","origin":"agent","type":"sse","transportMode":"auto",
         "url":"http://host/mcp","headers":{"X-Key":"${API_KEY}"},"toolTimeoutMs":1500,"isSse":true,"elicitation":null}}}"#), @"
     mcp.json:1:22 new: Detect http://host/mcp X-Key: hunter2 1.5s Enforce
     warning: mcp.json:1:22: `new`: ignored: `id`, `origin`, `isSse`, `elicitation`
@@ -331,17 +331,17 @@ fn a_file_of_rockbot_works_unchanged() {
 }
 
 #[test]
-fn members_are_read_in_every_spelling() {
+fn fields_are_read_in_every_spelling() {
     let transports = ["streamable-http", "streamableHttp", "http", "HTTP", "sse", "streamable_http", ""];
     for (kind, expected) in
         transports.iter().zip(["Streamable", "Streamable", "Streamable", "Streamable", "Sse", "Streamable", "Detect"])
     {
         for key in ["type", "Transport"] {
-            let told = told(&format!(r#"{{"mcpServers": {{"a": {{"{key}": "{kind}", "url": "http://h/"}}}}}}"#));
-            assert_eq!(told, format!("mcp.json:1:22 a: {expected} http://h/ Enforce"));
+            let shown = shown(&format!(r#"{{"mcpServers": {{"a": {{"{key}": "{kind}", "url": "http://h/"}}}}}}"#));
+            assert_eq!(shown, format!("mcp.json:1:22 a: {expected} http://h/ Enforce"));
         }
     }
-    insta::assert_snapshot!(told(r#"{"MCPSERVERS": {
+    insta::assert_snapshot!(shown(r#"{"MCPSERVERS": {
         "a": {"COMMAND": "x", "Args": [], "ENV": {"PORT": 3000, "DEBUG": true}, "Cwd": "data", "Type": "Stdio"},
         "b": {"url": "http://h/", "transportMode": "streamable-http", "type": "sse"},
         "c": {"url": "http://h/", "TransportMode": "SSE"},
@@ -355,8 +355,8 @@ fn members_are_read_in_every_spelling() {
 }
 
 #[test]
-fn variables_stand_in_every_text_and_are_put_in_once() {
-    insta::assert_snapshot!(told(r#"{"mcpServers": {
+fn variables_are_substituted_in_every_text_once() {
+    insta::assert_snapshot!(shown(r#"{"mcpServers": {
         "a": {"command": "${HOME}/x", "args": ["--key=${API_KEY}!", "${DOLLAR}", "${NOT:-a b}", "${EMPTY:-d}", "${EMPTY}", "$HOME", "${open"],
               "cwd": "${HOME}", "env": {"${HOME}": "${API_KEY}"}},
         "b": {"url": "https://${NOT:-h}/${API_KEY}", "headers": {"Authorization": "Bearer ${API_KEY}"}}
@@ -368,7 +368,7 @@ fn variables_stand_in_every_text_and_are_put_in_once() {
 
 #[test]
 fn a_variable_that_is_not_there_refuses_its_server_alone() {
-    insta::assert_snapshot!(told(r#"{"mcpServers": {
+    insta::assert_snapshot!(shown(r#"{"mcpServers": {
         "a": {"command": "x", "env": {"KEY": "${NOT}"}},
         "b": {"command": "x", "args": ["${x y}"]},
         "c": {"command": "x", "args": ["${}"]},
@@ -385,8 +385,8 @@ fn a_variable_that_is_not_there_refuses_its_server_alone() {
 }
 
 #[test]
-fn a_server_that_cannot_be_used_is_left_out_with_its_place() {
-    insta::assert_snapshot!(told(r#"{"mcpServers": {
+fn an_unusable_server_is_left_out_and_reported_with_its_location() {
+    insta::assert_snapshot!(shown(r#"{"mcpServers": {
         "a": {},
         "b": {"command": "x", "url": "http://h/"},
         "c": {"type": "http"},
@@ -447,7 +447,7 @@ fn a_server_that_cannot_be_used_is_left_out_with_its_place() {
     problem: mcp.json:25:14: `x` is left out: expected an object
     problem: mcp.json:28:14: `y` is left out: `transportMode`: expected "auto", "streamable-http" or "sse"
     "#);
-    insta::assert_snapshot!(told(r#"{"Mcp": {"Servers": [{"Command": "x"}, {"Name": 5, "Command": "x"}, 7]}}"#), @"
+    insta::assert_snapshot!(shown(r#"{"Mcp": {"Servers": [{"Command": "x"}, {"Name": 5, "Command": "x"}, 7]}}"#), @"
     problem: mcp.json:1:22: a server without a `name` is left out
     problem: mcp.json:1:40: a server without a `name` is left out
     problem: mcp.json:1:69: a server without a `name` is left out
@@ -455,14 +455,14 @@ fn a_server_that_cannot_be_used_is_left_out_with_its_place() {
 }
 
 #[test]
-fn a_server_that_is_refused_is_there_all_the_same() {
+fn a_refused_server_still_has_its_name() {
     let read = read(r#"{"mcpServers": {"Files": {"command": 5}}}"#);
     assert!(read.has(&ServerName::parse("files").unwrap()) && !read.has(&ServerName::parse("file").unwrap()));
     assert!(!read.is_unread());
 }
 
 #[test]
-fn a_server_that_is_refused_stays_as_it_was() {
+fn a_refused_server_keeps_its_earlier_configuration() {
     let keep = |text: &str| {
         let before =
             read(r#"{"mcpServers": {"Files": {"command": "x"}, "web": {"url": "http://h/"}, "c": {"command": "z"}}}"#);
@@ -493,8 +493,8 @@ fn a_server_that_is_refused_stays_as_it_was() {
 }
 
 #[test]
-fn what_is_hardly_meant_is_a_warning() {
-    insta::assert_snapshot!(told(r#"{"mcpServers": {
+fn unlikely_settings_are_warned_of() {
+    insta::assert_snapshot!(shown(r#"{"mcpServers": {
         "a": {"command": "x", "allowedTools": ["p"], "deniedTools": ["q"]},
         "b": {"type": "http", "url": "http://h/", "command": "x", "args": ["y"]},
         "c": {"type": "stdio", "url": "http://h/", "command": "x", "headers": {"A": "b"}},
@@ -513,12 +513,12 @@ fn what_is_hardly_meant_is_a_warning() {
     warning: mcp.json:6:14: `e`: ignored: `m1`, `m2`, `m3`, `m4`, `m5`, `m6`, `m7`, `m8` and 1 more
     ");
     let long =
-        told(&format!(r#"{{"mcpServers": {{"a": {{"command": "x", "{}": 1, "b\u001b[2J": 1}}}}}}"#, "n".repeat(1000)));
+        shown(&format!(r#"{{"mcpServers": {{"a": {{"command": "x", "{}": 1, "b\u001b[2J": 1}}}}}}"#, "n".repeat(1000)));
     assert!(long.len() < 300 && long.contains("`b\\u{1b}[2J`"), "{long}");
 }
 
 #[test]
-fn what_is_no_json_is_refused_with_its_place() {
+fn invalid_json_is_refused_with_its_location() {
     let refused = |text: &str| {
         let read = read(text);
         assert!(read.is_unread() && read.entries.is_empty() && read.warnings.is_empty());
@@ -543,13 +543,13 @@ fn servers(count: usize) -> String {
 }
 
 #[test]
-fn what_is_large_is_bounded() {
+fn servers_arguments_and_texts_are_bounded() {
     assert_eq!(read(&format!("{{\"mcpServers\": {{{}}}}}", servers(200))).entries.len(), 200);
     let with_args = |count: usize| {
         format!(r#"{{"mcpServers": {{"a": {{"command": "x", "args": [{}]}}}}}}"#, vec!["\"\""; count].join(","))
     };
     assert_eq!(read(&with_args(10_000)).entries.len(), 1);
-    insta::assert_snapshot!(told(&with_args(10_001)), @"problem: mcp.json:1:22: `a` is left out: `args` has more than 10000 arguments");
+    insta::assert_snapshot!(shown(&with_args(10_001)), @"problem: mcp.json:1:22: `a` is left out: `args` has more than 10000 arguments");
 
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("mcp.json");
@@ -559,11 +559,11 @@ fn what_is_large_is_bounded() {
     assert!(read.entries.is_empty() && read.problems()[0].ends_with("more than 1 MiB with the variables in them"));
     let deep =
         format!(r#"{{"mcpServers": {{"a": {{"command": "x", "args": {}1{}}}}}}}"#, "[".repeat(5000), "]".repeat(5000));
-    insta::assert_snapshot!(told(&deep), @"problem: mcp.json:1:22: `a` is left out: `args`: cannot be read");
+    insta::assert_snapshot!(shown(&deep), @"problem: mcp.json:1:22: `a` is left out: `args`: cannot be read");
 }
 
 #[test]
-fn a_file_that_is_not_there_or_none_is_unread() {
+fn a_missing_or_irregular_file_is_unread() {
     let problem = |path: &str| {
         let read = ServersFile::read(Path::new(path), &BTreeMap::new());
         assert!(read.is_unread());
@@ -575,7 +575,7 @@ fn a_file_that_is_not_there_or_none_is_unread() {
 }
 
 #[test]
-fn a_mark_at_the_start_is_passed_over() {
+fn a_byte_order_mark_is_skipped() {
     assert_eq!(read("\u{feff}{\"mcpServers\": {\"a\": {\"command\": \"x\"}}}").entries.len(), 1);
 }
 

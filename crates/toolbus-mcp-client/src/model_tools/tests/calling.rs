@@ -39,7 +39,7 @@ async fn inner_arguments_come_under_three_names_as_an_object_or_as_text() {
     for mut arguments in given {
         arguments["server_name"] = json!("files");
         arguments["tool_name"] = json!("read_file");
-        assert_eq!(world.told(&agent("ana"), "mcp_invoke_tool", arguments).await, "done");
+        assert_eq!(world.outcome(&agent("ana"), "mcp_invoke_tool", arguments).await, "done");
         let inner = world.invoker.calls.lock().pop().unwrap();
         assert_eq!(inner.arguments.as_deref(), Some(r#"{"path":"a"}"#));
     }
@@ -52,13 +52,13 @@ async fn a_tool_that_needs_no_arguments_is_called_without() {
         let mut arguments = given;
         arguments["name"] = json!("files");
         arguments["tool_name"] = json!("read_all");
-        assert_eq!(world.told(&agent("ana"), "mcp_invoke_tool", arguments).await, "done");
+        assert_eq!(world.outcome(&agent("ana"), "mcp_invoke_tool", arguments).await, "done");
         assert_eq!(world.invoker.calls.lock().pop().unwrap().arguments, None);
     }
 }
 
 #[tokio::test]
-async fn what_cannot_be_called_is_answered_with_what_to_do_and_calls_nothing() {
+async fn an_incomplete_call_is_refused_with_advice_and_calls_nothing() {
     let world = Fixture::new();
     let with = |tool: &str, more: serde_json::Value| {
         let mut arguments = json!({"server_name": "files", "tool_name": tool});
@@ -74,12 +74,12 @@ async fn what_cannot_be_called_is_answered_with_what_to_do_and_calls_nothing() {
         with("read_file", json!({"arguments": ["a"]})),
         with("read_file", json!({"arguments": {"path": "a"}, "args": {"path": "b"}})),
     ];
-    let mut told = Vec::new();
+    let mut outcomes = Vec::new();
     for arguments in cases {
-        told.push(world.told(&agent("ana"), "mcp_invoke_tool", arguments).await);
+        outcomes.push(world.outcome(&agent("ana"), "mcp_invoke_tool", arguments).await);
     }
     assert!(world.invoker.calls.lock().is_empty());
-    insta::assert_snapshot!(told.join("\n"), @r#"
+    insta::assert_snapshot!(outcomes.join("\n"), @r#"
     InvalidArguments: Missing required parameter: server_name
     InvalidArguments: Missing required parameter: tool_name
     InvalidArguments: Call to 'files/read_file' carried no inner arguments. This tool requires: path. Pass the inner-tool parameters nested inside the 'arguments' field of mcp_invoke_tool. Retry with shape: {"arguments":{"path":"<string>"},"server_name":"files","tool_name":"read_file"}
@@ -103,12 +103,12 @@ async fn the_inner_failure_is_passed_on_as_it_is() {
 }
 
 #[tokio::test]
-async fn of_tools_that_the_caller_does_not_see_the_inner_call_speaks() {
+async fn a_hidden_tool_is_left_to_the_inner_call() {
     let world = Fixture::new();
     for (server, tool) in [("files", "write_file"), ("mail", "send_mail"), ("mcp", "mcp_invoke_tool"), ("lazy", "late")]
     {
         let arguments = json!({"server_name": server, "tool_name": tool});
-        assert_eq!(world.told(&agent("ana"), "mcp_invoke_tool", arguments).await, "done");
+        assert_eq!(world.outcome(&agent("ana"), "mcp_invoke_tool", arguments).await, "done");
         let inner = world.invoker.calls.lock().pop().unwrap();
         assert_eq!(
             (inner.server.as_deref(), &*inner.tool),

@@ -53,13 +53,13 @@ fn dispatcher(access: &PolicyHandle) -> Dispatcher {
         Arc::new(AllArrived),
     );
     let tool = invoke::tool(access.clone(), Arc::new(dispatcher.clone()));
-    access.registry().register_all(vec![tool, only_told()]).unwrap();
+    access.registry().register_all(vec![tool, caller_tool()]).unwrap();
     access.refresh();
     dispatcher
 }
 
-/// A tool of the server `Echo` that answers with who called it, and how.
-fn only_told() -> Tool {
+/// A tool of the server `Echo` that returns its caller, session and arguments.
+fn caller_tool() -> Tool {
     let schema = json!({"type": "object", "properties": {"n": {"type": "integer"}}, "additionalProperties": false});
     let descriptor = ToolDescriptor {
         parameters: Some(Arc::new(schema)),
@@ -79,7 +79,7 @@ impl Executor for Back {
     }
 }
 
-async fn told(dispatcher: &Dispatcher, caller: &Caller, arguments: Value) -> String {
+async fn outcome(dispatcher: &Dispatcher, caller: &Caller, arguments: Value) -> String {
     let call = InnerCall {
         idempotency_key: None,
         origin: InnerOrigin::Tool,
@@ -101,16 +101,16 @@ async fn told(dispatcher: &Dispatcher, caller: &Caller, arguments: Value) -> Str
 }
 
 #[tokio::test]
-async fn the_inner_call_takes_the_only_place_and_passes_every_step_as_the_caller() {
+async fn the_inner_call_uses_the_only_slot_and_passes_every_gate_as_the_caller() {
     let world = Fixture::without_registration();
     let dispatcher = dispatcher(&world.access);
     let caller = Caller { session: Some("s1".into()), ..agent("ana") };
     let call = |server: &str, tool: &str, arguments: Value| {
         let arguments = json!({"server_name": server, "tool_name": tool, "args": arguments});
         let (dispatcher, caller) = (dispatcher.clone(), caller.clone());
-        async move { told(&dispatcher, &caller, arguments).await }
+        async move { outcome(&dispatcher, &caller, arguments).await }
     };
-    let told = [
+    let outcomes = [
         call("ECHO", "read_back", json!({"n": 1})).await,
         call("echo", "read_back", json!(r#"{"n": 2}"#)).await,
         call("echo", "read_back", json!("{nonsense")).await,
@@ -122,7 +122,7 @@ async fn the_inner_call_takes_the_only_place_and_passes_every_step_as_the_caller
         call("mcp", "mcp_invoke_tool", json!({"server_name": "echo", "tool_name": "read_back"})).await,
         call("files", "read_file", json!({"root": "/"})).await,
     ];
-    insta::assert_snapshot!(told.join("\n"), @r#"
+    insta::assert_snapshot!(outcomes.join("\n"), @r#"
     ana in s1, call-1: {"n":1}
     ana in s1, call-1: {"n":2}
     InvalidArguments: The arguments are not usable: key must be a string at line 1 column 2.

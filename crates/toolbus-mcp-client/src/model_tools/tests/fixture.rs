@@ -26,7 +26,7 @@ use crate::servers::{ServerControl, ServerDescription};
 use crate::spec::{ServerName, ServerOrigin, ServerSpec, TransportSpec};
 use crate::testing;
 
-/// The agents `ana`, who may use reading tools, and `bob`, who may use all; three servers, of which `Lazy` has not been
+/// The agents `ana`, with reading tools, and `bob`, with all tools; three servers, of which `Lazy` has not been
 /// started.
 pub(super) struct Fixture {
     pub(super) access: PolicyHandle,
@@ -83,7 +83,7 @@ impl Fixture {
     }
 
     /// Returns the outcome of a call as text.
-    pub(super) async fn told(&self, caller: &Caller, tool: &str, arguments: Value) -> String {
+    pub(super) async fn outcome(&self, caller: &Caller, tool: &str, arguments: Value) -> String {
         match self.call(caller, tool, arguments).await {
             Ok(ToolOutput { content, is_error: false, .. }) => content.unwrap_or_default(),
             Ok(ToolOutput { content, .. }) => format!("error: {}", content.unwrap_or_default()),
@@ -92,11 +92,11 @@ impl Fixture {
     }
 
     pub(super) async fn register(&self, caller: &Caller, arguments: Value) -> String {
-        self.told(caller, "mcp_register_server", arguments).await
+        self.outcome(caller, "mcp_register_server", arguments).await
     }
 
     pub(super) async fn unregister(&self, caller: &Caller, name: &str) -> String {
-        self.told(caller, "mcp_unregister_server", json!({"server_name": name})).await
+        self.outcome(caller, "mcp_unregister_server", json!({"server_name": name})).await
     }
 }
 
@@ -135,7 +135,7 @@ fn tool(name: &str, server: &str, description: &str, schema: Option<Value>) -> T
 }
 
 /// Servers that connect, unless `fails` or `hangs` is set. Configured is `files`. `Lazy` registers its tool when it is
-/// woken, and the policy is not told.
+/// woken, without a notification of the policy.
 pub(super) struct FakeServers {
     registry: Registry,
     pub(super) wakes: Mutex<Vec<String>>,
@@ -218,7 +218,7 @@ impl ServerControl for FakeServers {
     }
 }
 
-/// Notes the inner calls, and answers with what it was told to.
+/// Notes the inner calls, and returns `result`.
 pub(super) struct FakeInvoker {
     pub(super) calls: Mutex<Vec<InnerCall>>,
     pub(super) result: Mutex<Result<ToolOutput, ToolFailure>>,

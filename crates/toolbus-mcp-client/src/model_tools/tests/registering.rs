@@ -41,8 +41,8 @@ async fn the_peers_forms_are_understood() {
         json!({"server_name": "e", "type": "streamable-http", "url": "https://a.tools.example"}),
     ];
     for form in forms {
-        let told = world.register(&agent("ana"), form).await;
-        assert!(told.ends_with("registered successfully. 2 tool(s) available. It stays until you unregister it, also when the daemon restarts."), "{told}");
+        let outcome = world.register(&agent("ana"), form).await;
+        assert!(outcome.ends_with("registered successfully. 2 tool(s) available. It stays until you unregister it, also when the daemon restarts."), "{outcome}");
     }
     let kinds: Vec<String> = world
         .fleet
@@ -64,7 +64,7 @@ async fn the_peers_forms_are_understood() {
 }
 
 #[tokio::test]
-async fn every_refusal_says_what_to_do_and_starts_nothing() {
+async fn every_refusal_has_advice_and_starts_nothing() {
     let world = Fixture::new();
     let cases = [
         json!({"command": "true"}),
@@ -90,11 +90,11 @@ async fn every_refusal_says_what_to_do_and_starts_nothing() {
         line("fіles"),
         line(&"x".repeat(65)),
     ];
-    let mut told = Vec::new();
+    let mut outcomes = Vec::new();
     for arguments in cases {
-        told.push(world.register(&agent("ana"), arguments).await);
+        outcomes.push(world.register(&agent("ana"), arguments).await);
     }
-    insta::assert_snapshot!(told.join("\n"), @"
+    insta::assert_snapshot!(outcomes.join("\n"), @"
     InvalidArguments: Missing required parameter: server_name
     InvalidArguments: Missing required parameter: command or url
     InvalidArguments: Give either 'command' or 'url', and not both.
@@ -144,7 +144,7 @@ async fn a_name_is_replaced_by_its_own_agent_alone() {
 }
 
 #[tokio::test]
-async fn when_the_replacement_fails_what_was_there_is_there_again() {
+async fn a_failed_replacement_restores_the_earlier_server() {
     let world = Fixture::new();
     let ana = agent("ana");
     world.register(&ana, line("x")).await;
@@ -161,7 +161,7 @@ async fn when_the_replacement_fails_what_was_there_is_there_again() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_stored_is_not_kept_and_what_cannot_be_forgotten_stays() {
+async fn a_failing_store_undoes_a_registration_or_removal() {
     let world = Fixture::new();
     let ana = agent("ana");
     world.register(&ana, line("old")).await;
@@ -174,27 +174,27 @@ async fn what_cannot_be_stored_is_not_kept_and_what_cannot_be_forgotten_stays() 
 #[tokio::test]
 async fn an_agent_registers_ten_and_all_of_them_fifty() {
     let world = Fixture::new();
-    let told = async |caller: &Caller, name: &str| world.register(caller, line(name)).await;
+    let register = async |caller: &Caller, name: &str| world.register(caller, line(name)).await;
     for n in 0..10 {
-        assert!(told(&agent("ana"), &format!("ana{n}")).await.starts_with("Server"), "{n}");
+        assert!(register(&agent("ana"), &format!("ana{n}")).await.starts_with("Server"), "{n}");
     }
-    insta::assert_snapshot!(told(&agent("ana"), "ana10").await, @"error: Failed to register server 'ana10': no more than 10 servers can be registered by one agent; unregister one of yours first.");
-    assert!(told(&agent("ana"), "ana3").await.starts_with("Server"), "one that it has is replaced");
+    insta::assert_snapshot!(register(&agent("ana"), "ana10").await, @"error: Failed to register server 'ana10': no more than 10 servers can be registered by one agent; unregister one of yours first.");
+    assert!(register(&agent("ana"), "ana3").await.starts_with("Server"), "one that it has is replaced");
     for n in 10..50 {
-        assert!(told(&agent(&format!("agent{n}")), &format!("other{n}")).await.starts_with("Server"), "{n}");
+        assert!(register(&agent(&format!("agent{n}")), &format!("other{n}")).await.starts_with("Server"), "{n}");
     }
-    insta::assert_snapshot!(told(&agent("bob"), "bob").await, @"error: Failed to register server 'bob': no more than 50 servers can be registered; an operator can remove one.");
+    insta::assert_snapshot!(register(&agent("bob"), "bob").await, @"error: Failed to register server 'bob': no more than 50 servers can be registered; an operator can remove one.");
     world.unregister(&agent("ana"), "ana0").await;
-    assert!(told(&agent("bob"), "bob").await.starts_with("Server"));
+    assert!(register(&agent("bob"), "bob").await.starts_with("Server"));
 }
 
 #[tokio::test]
-async fn callers_without_a_section_share_what_one_agent_may_register() {
+async fn callers_without_a_section_share_the_quota_of_one_agent() {
     let world = Fixture::new();
     let named = |name: &str| Caller { has_section: false, ..agent(name) };
     for n in 0..10 {
-        let told = world.register(&named(&format!("new{n}")), line(&format!("s{n}"))).await;
-        assert!(told.starts_with("Server"), "{told}");
+        let outcome = world.register(&named(&format!("new{n}")), line(&format!("s{n}"))).await;
+        assert!(outcome.starts_with("Server"), "{outcome}");
     }
     assert!(world.register(&named("new10"), line("s10")).await.starts_with("error: "));
     assert!(world.unregister(&named("new1"), "s0").await.starts_with("error: "), "each removes its own alone");
@@ -207,13 +207,13 @@ async fn a_registration_that_is_given_up_is_undone() {
     world.fleet.hangs.store(true, Ordering::Relaxed);
     let call = call(&agent("ana"), "mcp_register_server", line("x"));
     let cancelled = call.cancelled.clone();
-    let (told, ()) = tokio::join!(world.run("mcp_register_server", call), async {
+    let (outcome, ()) = tokio::join!(world.run("mcp_register_server", call), async {
         eventually("the server is added", async || (!world.fleet.names().is_empty()).then_some(())).await;
         insta::assert_snapshot!(world.register(&agent("ana"), line("X")).await, @"error: Failed to register server 'X': another change of this server is under way; try again when it has ended.");
         insta::assert_snapshot!(world.register(&agent("bob"), line("X")).await, @"error: Failed to register server 'X': the name is taken; choose another.");
         cancelled.cancel();
     });
-    insta::assert_snapshot!(told.unwrap().content.unwrap(), @"Failed to register server 'x': the call was given up.");
+    insta::assert_snapshot!(outcome.unwrap().content.unwrap(), @"Failed to register server 'x': the call was given up.");
     assert_eq!((world.fleet.names(), stored(&world).await), (vec![], vec![]));
     world.fleet.hangs.store(false, Ordering::Relaxed);
     assert!(world.register(&agent("bob"), line("x")).await.starts_with("Server"), "the name is free again");

@@ -26,7 +26,7 @@ async fn restored(world: &Fixture, rules: RegistrationRules) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn what_is_stored_says_who_registered_what_and_when() {
+async fn a_record_has_the_agent_the_server_and_the_time() {
     let world = Fixture::new();
     world.register(&agent("ana"), json!({"server_name": "Time", "command": "uvx", "args": ["mcp-server-time"]})).await;
     world.register(&agent("ana"), json!({"server_name": "web", "url": "https://mcp.example.com", "type": "sse"})).await;
@@ -47,7 +47,7 @@ async fn what_is_stored_says_who_registered_what_and_when() {
 }
 
 #[tokio::test]
-async fn what_was_registered_is_there_again_after_a_restart() {
+async fn registered_servers_are_restored_after_a_restart() {
     let world = Fixture::new();
     world.register(&agent("ana"), json!({"server_name": "Time", "command": "uvx", "args": ["mcp-server-time"]})).await;
     world.register(&agent("bob"), json!({"server_name": "web", "url": "https://mcp.example.com", "type": "sse"})).await;
@@ -57,7 +57,7 @@ async fn what_was_registered_is_there_again_after_a_restart() {
 }
 
 #[tokio::test]
-async fn what_the_rules_do_not_allow_any_more_is_forgotten() {
+async fn servers_that_the_rules_no_longer_allow_are_forgotten() {
     let world = Fixture::new();
     world.register(&agent("ana"), json!({"server_name": "Time", "command": "uvx", "args": ["mcp-server-time"]})).await;
     world.register(&agent("ana"), json!({"server_name": "web", "url": "https://mcp.example.com"})).await;
@@ -66,7 +66,7 @@ async fn what_the_rules_do_not_allow_any_more_is_forgotten() {
 }
 
 #[tokio::test]
-async fn records_that_are_none_are_forgotten() {
+async fn invalid_records_are_forgotten() {
     let world = Fixture::new();
     let record = |server: &str, command: &str| json!({"server": server, "command": command, "args": [], "agent": "ana", "share": "ana", "time": 1});
     put(&world, "good", record("Good", "true")).await;
@@ -91,7 +91,7 @@ fn names(fleet: &FakeServers) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn what_one_daemon_registers_and_unregisters_another_one_takes_over() {
+async fn registrations_and_removals_reach_other_daemons() {
     let world = Fixture::new();
     let (other, fleet) = replica(&world, rules());
     let (narrow, of_narrow) = replica(&world, RegistrationRules { commands: Vec::new(), ..rules() });
@@ -120,7 +120,7 @@ async fn what_one_daemon_registers_and_unregisters_another_one_takes_over() {
 }
 
 #[tokio::test]
-async fn a_name_that_another_daemon_has_given_is_taken_and_stays_its_own() {
+async fn a_name_registered_through_another_daemon_is_taken() {
     let world = Fixture::new();
     world.register(&agent("ana"), json!({"server_name": "web", "url": "https://mcp.example.com"})).await;
     let before = world.store.get("mcp.registered", "web").await.unwrap();

@@ -8,8 +8,8 @@ use super::*;
 use crate::process::Exit;
 use crate::process::guard::GUARD;
 
-/// Says the process ids of the server, a child, a grandchild, and a process that has fled into a session of its own, to
-/// standard error.
+/// Writes the process ids of the server, a child, a grandchild, and a process that has fled into a session of its own,
+/// to standard error.
 const FAMILY: &str = "
 def flee():
     if os.fork() == 0:
@@ -29,10 +29,10 @@ fn family(rest: &str) -> String {
     format!("{FAMILY}{rest}")
 }
 
-/// Starts such a server; it, its transport, and the process ids that it has said.
+/// Starts such a server; it, its transport, and the process ids that it wrote.
 async fn begun(grace: Duration, rest: &str) -> (Process, StdioTransport, [i32; 4]) {
     let (process, transport) = start(grace, &family(rest));
-    let pids = told(&process).await;
+    let pids = stderr_numbers(&process).await;
     (process, transport, pids)
 }
 
@@ -53,7 +53,7 @@ async fn nothing_is_left_of_a_server_that_ends_by_itself() {
 }
 
 #[tokio::test]
-async fn nothing_is_left_when_the_supervisor_is_told_to_end() {
+async fn nothing_is_left_when_the_supervisor_is_terminated() {
     let (process, _transport, pids) = begun(LONG, "time.sleep(1000)").await;
     signal(process.pid().try_into().unwrap(), Signal::TERM);
     assert_eq!(process.exited().await, Exit::Signal(9));
@@ -107,7 +107,7 @@ time.sleep(1000)
     let mark = format!("hopping-{}", std::process::id());
     program.args.push(mark.clone());
     let (process, _transport) = Launcher::of_tests(LONG).start("hostile", &program).unwrap();
-    told::<1>(&process).await;
+    stderr_numbers::<1>(&process).await;
     assert!(marked(&mark) >= 2);
     process.stop(Duration::ZERO).await;
     assert_eq!(marked(&mark), 0);
@@ -137,8 +137,8 @@ time.sleep(1000)"
     nothing_is_left_of(&attack, 5).await;
 }
 
-/// Kills a daemon whose server does this, when the server and what it started have said so many process ids.
-async fn nothing_is_left_of(rest: &str, said: usize) {
+/// Kills a daemon whose server does this, when the server and what it started have written so many process ids.
+async fn nothing_is_left_of(rest: &str, count: usize) {
     // Holds the pipe of a server's standard input, as the daemon does.
     let daemon = "import subprocess, sys, time\n\
                   subprocess.Popen(sys.argv[1:], stdin=subprocess.PIPE)\n\
@@ -156,7 +156,7 @@ async fn nothing_is_left_of(rest: &str, said: usize) {
         .unwrap();
     let stderr = std::io::BufReader::new(daemon.stderr.take().unwrap());
     let pids: Vec<i32> =
-        std::io::BufRead::lines(stderr).take(said).map(|line| line.unwrap().parse().unwrap()).collect();
+        std::io::BufRead::lines(stderr).take(count).map(|line| line.unwrap().parse().unwrap()).collect();
     assert!(pids.iter().all(|pid| is_alive(*pid)));
     daemon.kill().unwrap();
     daemon.wait().unwrap();

@@ -38,7 +38,7 @@ async fn an_argument_that_no_program_can_get_is_an_error() {
 }
 
 #[tokio::test]
-async fn a_program_that_the_system_cannot_run_says_so_by_its_exit_code_and_on_standard_error() {
+async fn a_program_that_cannot_run_is_reported_by_exit_code_and_standard_error() {
     let directory = tempfile::tempdir().unwrap();
     let script = directory.path().join("server");
     fs::write(&script, "#!/no/such/interpreter\n").unwrap();

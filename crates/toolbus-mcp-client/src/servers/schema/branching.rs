@@ -9,7 +9,7 @@ use super::graph::Graph;
 use super::keywords::SchemaStep;
 use super::{MAX_EXPANDED, SchemaProblem};
 
-/// Number of runs of a schema where a keyword asks what the schema has evaluated.
+/// Number of runs of a schema where a keyword depends on what the schema has evaluated.
 const LOOKING_BACK: usize = 3;
 
 /// Refuses what would not end, and what would take much longer than its arguments are long.
@@ -71,11 +71,11 @@ fn expanded(graph: &Graph<'_>) -> Result<Vec<usize>, SchemaProblem> {
 
 /// All schemas, in an order in which their loads can be known.
 struct Order {
-    /// Those that never come to themselves again, each after all that it leads to.
+    /// Schemas that do not reach themselves, each after all that it applies.
     ending: Vec<usize>,
-    /// Those that may.
+    /// Schemas that may reach themselves.
     recursive: Vec<usize>,
-    /// Those that lead to recursive ones without being part of them, each after all that it leads to.
+    /// Schemas that reach recursive ones without being part of them, each after all that it applies.
     above: Vec<usize>,
     ends: HashSet<usize>,
 }

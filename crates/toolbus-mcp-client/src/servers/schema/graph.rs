@@ -21,7 +21,7 @@ pub(super) struct Graph<'a> {
 struct SchemaPart<'a> {
     /// The schemas that it applies, and to what.
     edges: Vec<(SchemaStep<'a>, usize)>,
-    /// Whether the schema asks what the schemas that it applies have evaluated.
+    /// Whether the schema depends on what the schemas that it applies have evaluated.
     looks_back: bool,
 }
 
@@ -51,7 +51,7 @@ impl<'a> Graph<'a> {
         self.nodes.get(index).map_or(&[], |node| node.edges.as_slice())
     }
 
-    /// Whether a schema asks what those that it applies have looked at, so that they are run again.
+    /// Whether a schema depends on what those that it applies have evaluated, so that they are run again.
     pub(super) fn looks_back(&self, index: usize) -> bool {
         self.nodes.get(index).is_some_and(|node| node.looks_back)
     }

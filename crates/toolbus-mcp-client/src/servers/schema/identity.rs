@@ -11,7 +11,7 @@ use super::keywords::subschemas;
 
 /// Longest identity of a part, in bytes.
 const MAX_IDENTITY: usize = 2048;
-/// Identity of a document that says none.
+/// Identity of a document that declares none.
 const OF_DOCUMENT: &str = "json-schema:///";
 /// Characters of a JSON pointer that a URI fragment has as `%XX`.
 const ESCAPED: AsciiSet =

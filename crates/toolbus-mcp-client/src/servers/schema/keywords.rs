@@ -63,7 +63,7 @@ pub(super) fn subschemas(schema: &Map<String, Value>) -> Vec<(SchemaStep<'_>, &V
             _ => {}
         }
     }
-    // Names of properties in `dependencies`, and whatever else is no schema, cost nothing.
+    // Names of properties in `dependencies`, and other values that are no schemas, cost nothing.
     found.retain(|(_, value)| value.is_object() || value.is_boolean());
     found
 }
@@ -74,7 +74,7 @@ pub(super) fn patterns(schema: &Map<String, Value>) -> usize {
     named + usize::from(schema.contains_key("pattern"))
 }
 
-/// Whether `schema` asks what the schemas that it applies to the same value have looked at.
+/// Whether `schema` depends on what the schemas that it applies to the same value have evaluated.
 pub(super) fn looks_back(schema: &Map<String, Value>) -> bool {
     ["unevaluatedProperties", "unevaluatedItems"].iter().any(|keyword| schema.contains_key(*keyword))
 }
@@ -122,7 +122,7 @@ fn resolve<'a>(document: &'a Value, text: &'a str) -> Result<Reference<'a>, Sche
 }
 
 /// Refuses a part of a document that has an identity of its own: references in it would mean something else than they
-/// say. The document as a whole may have one, unless it is that of JSON Schema itself.
+/// intend. The document as a whole may have one, unless it is that of JSON Schema itself.
 pub(super) fn check_identity(document: &Value, part: &Map<String, Value>) -> Result<(), SchemaProblem> {
     let is_whole = document.as_object().is_some_and(|document| std::ptr::eq(document, part));
     for keyword in IDENTITY {

@@ -25,7 +25,7 @@ fn nested(levels: usize) -> Value {
     (0..levels).fold(json!([]), |inner, _| json!([inner]))
 }
 
-/// Validates as the daemon does, and says how long that took.
+/// Validates as the daemon does, and returns the CPU time that it took.
 fn validated(schema: &Value, instance: &Value) -> Duration {
     let validator = jsonschema::options()
         .offline()
@@ -134,11 +134,11 @@ fn references_stay_within_the_schema() {
 }
 
 #[test]
-fn references_lead_somewhere() {
+fn references_lead_to_a_schema() {
     for reference in ["#/$defs/b", "#b", "#/$defs", "#/title", "#/%ff", "#/$defs/a/0"] {
         let problem = refusal(json!({"$ref": reference, "title": "t", "$defs": {"a": [5]}}));
-        let is_place = reference == "#/$defs";
-        assert_eq!(problem.ends_with("where there is no schema"), !is_place, "{reference}: {problem}");
+        let is_location = reference == "#/$defs";
+        assert_eq!(problem.ends_with("where there is no schema"), !is_location, "{reference}: {problem}");
     }
     insta::assert_snapshot!(refusal(json!({"$ref": "#/$defs/b"})), @"its schema refers to `#/$defs/b`, where there is no schema");
 }
@@ -232,7 +232,7 @@ fn references_that_multiply_are_refused() {
     let double = |next: Value| json!({"allOf": [next, next]});
     insta::assert_snapshot!(refusal(laughs(30, json!({}), double)), @"its schema applies more than 1000 schemas to one value");
     passes(laughs(6, json!({}), double));
-    // The same, each level within a member of the value.
+    // The same, each level within a field of the value.
     refusal(laughs(30, json!({}), |next| json!({"allOf": [{"properties": {"a": next}}, {"properties": {"a": next}}]})));
     // Looking back runs what was run again.
     let looking_back = |next: Value| json!({"anyOf": [next], "unevaluatedProperties": false});
@@ -241,7 +241,7 @@ fn references_that_multiply_are_refused() {
 }
 
 #[test]
-fn schemas_that_contain_themselves_twice_in_one_place_are_refused() {
+fn schemas_that_repeat_themselves_twice_for_one_value_are_refused() {
     let again = json!({"$ref": "#"});
     insta::assert_snapshot!(refusal(json!({"properties": {"a": {"allOf": [again, again]}}})), @"its schema repeats itself more than once for one value within another; each level would double the work");
     refusal(json!({"allOf": [{"properties": {"a": again}}, {"additionalProperties": again}]}));
@@ -251,7 +251,7 @@ fn schemas_that_contain_themselves_twice_in_one_place_are_refused() {
     refusal(
         json!({"properties": {"a": {"$ref": "#/$defs/b"}}, "$defs": {"b": {"properties": {"a": {"allOf": [again, again]}}}}}),
     );
-    // What a schema names itself is no other member.
+    // Properties that a schema names are not additional ones.
     passes(json!({"properties": {"a": again}, "additionalProperties": again}));
     passes(json!({"properties": {"l": {"prefixItems": [again, again], "items": again}}}));
 }
@@ -269,7 +269,7 @@ fn too_many_references_or_patterns_are_refused() {
 }
 
 #[test]
-fn what_the_validator_does_not_take_is_refused() {
+fn schemas_that_the_validator_rejects_are_refused() {
     insta::assert_snapshot!(refusal(json!({"properties": {"a": {"type": "strin"}}})), @r#"its schema is not usable: at `/properties/a/type`: "strin" is not valid under any of the schemas listed in the 'anyOf' keyword"#);
     passes(json!({"properties": {"a": {"pattern": "(?=a)b"}}}));
     refusal(json!({"properties": {"a": {"pattern": "("}}}));
@@ -278,7 +278,7 @@ fn what_the_validator_does_not_take_is_refused() {
 }
 
 #[test]
-fn what_passes_takes_deep_arguments_quickly() {
+fn accepted_schemas_validate_deep_arguments_quickly() {
     let again = json!({"$ref": "#"});
     let deep = |leaf: Value| (0..100).fold(leaf, |inner, _| json!({"a": inner}));
     for schema in [
@@ -352,7 +352,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
 
     #[test]
-    fn what_passes_is_validated_in_time(
+    fn accepted_schemas_are_validated_in_time(
         root in prop::collection::btree_map(prop::sample::select(vec!["properties", "allOf", "additionalProperties", "unevaluatedProperties"]), schemas(), 0..3),
         defs in prop::collection::vec(schemas(), 3),
         instance in instances(),

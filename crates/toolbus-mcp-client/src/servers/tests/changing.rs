@@ -29,7 +29,7 @@ async fn a_list_that_changes_is_registered_anew_and_bad_tools_are_shown_with_the
 #[tokio::test]
 async fn a_list_that_is_the_same_again_changes_nothing() {
     let world = Fixture::run(&[("a", "well")]).await;
-    let lists = || world.noted("a", "asked").iter().filter(|asked| *asked == "tools/list").count();
+    let lists = || world.noted("a", "asked").iter().filter(|method| *method == "tools/list").count();
     let changes = world.registry.changes();
     let (before, first) = (*changes.borrow(), lists());
     for again in 1..=2 {
@@ -88,7 +88,7 @@ async fn limits_change_without_touching_servers() {
             (descriptor.timeout, descriptor.max_in_flight) = (Some(Duration::from_secs(3)), Some(2));
         }
     });
-    world.bridge.apply(vec![PlacedServer { spec: world.server("a", "well"), set: None }], limits);
+    world.bridge.apply(vec![ServerWithSet { spec: world.server("a", "well"), set: None }], limits);
     let limited = |name: &str| {
         let snapshot = world.registry.snapshot();
         let descriptor = &snapshot.get(name).unwrap().descriptor;
@@ -106,7 +106,7 @@ async fn limits_change_without_touching_servers() {
 }
 
 #[tokio::test]
-async fn of_two_servers_with_a_tool_of_one_name_the_first_by_name_has_it_and_one_warning_says_so() {
+async fn of_two_servers_with_a_tool_of_one_name_the_first_by_name_has_it() {
     let world = Fixture::run(&[("b", "well"), ("a", "well")]).await;
     eventually("all clashes", async || (world.bridge.shared.clashes.lock().len() == 7).then_some(())).await;
     for clash in &*world.bridge.shared.clashes.lock() {
@@ -145,7 +145,7 @@ async fn servers_are_added_replaced_and_removed_at_run_time() {
     world.end().await;
 }
 
-/// Admits nothing that took the place of something else.
+/// Quarantines every tool that replaced another.
 struct Strict;
 
 impl DefinitionCheck for Strict {
@@ -159,7 +159,7 @@ impl DefinitionCheck for Strict {
 }
 
 #[tokio::test]
-async fn a_call_that_waits_for_its_server_is_not_run_by_one_whose_tools_are_held_back_by_then() {
+async fn a_waiting_call_is_not_run_if_its_tool_is_quarantined_meanwhile() {
     let world = Fixture::run(&[("a", "well")]).await;
     let capacity = Capacity { max_in_flight: 1, max_waiting: 1 };
     let access = PolicyHandle::new(world.registry.clone(), Identity::default(), Policy::default(), capacity);

@@ -9,11 +9,11 @@ use toolbus_core::secret::Secret;
 use toolbus_core::tool::ToolCall;
 
 use super::fixture::Fixture;
-use super::remote::{Remote, answered};
+use super::remote::{Remote, response_to};
 use super::*;
 use crate::spec::{Credential, Credentials};
 
-/// A world with a server for agents with these tokens. It answers a call with the token that it came with, and refuses
+/// A world with a server for agents with these tokens. It responds to a call with the call's token, and refuses
 /// the token `old`.
 async fn remote(tokens: &[(&str, &str)]) -> (Fixture, Remote) {
     let remote = Remote::start(|request, number| {
@@ -21,12 +21,12 @@ async fn remote(tokens: &[(&str, &str)]) -> (Fixture, Remote) {
         match request["method"].as_str() {
             _ if token == "old" => Some(StatusCode::UNAUTHORIZED.into_response()),
             Some("tools/list") => {
-                // What an instance is told when it asks again.
+                // The tools of an instance at its second listing.
                 let names = ["who", "more"].into_iter().take(number);
                 let tools = names.map(|name| json!({"name": name, "inputSchema": {"type": "object"}}));
-                Some(answered(request, &json!({"tools": tools.collect::<Vec<_>>()})))
+                Some(response_to(request, &json!({"tools": tools.collect::<Vec<_>>()})))
             }
-            Some("tools/call") => Some(answered(request, &json!({"content": [{"type": "text", "text": token}]}))),
+            Some("tools/call") => Some(response_to(request, &json!({"content": [{"type": "text", "text": token}]}))),
             _ => None,
         }
     })
@@ -42,7 +42,7 @@ async fn remote(tokens: &[(&str, &str)]) -> (Fixture, Remote) {
 
 impl Fixture {
     /// Calls the tool as this agent.
-    async fn who(&self, agent: &str) -> Result<String, ToolFailure> {
+    async fn token_of(&self, agent: &str) -> Result<String, ToolFailure> {
         let caller = Arc::new(Caller::agent(AgentName::parse(agent).unwrap()));
         let call = ToolCall { caller, ..testing::call("who") };
         let executor = Arc::clone(&self.registry.snapshot().get("who").unwrap().executor);
@@ -54,12 +54,12 @@ impl Fixture {
 async fn the_calls_of_each_agent_go_by_a_connection_with_its_own_credential() {
     let (world, remote) = remote(&[("ana", "of-ana"), ("bob", "of-bob")]).await;
     for (agent, token) in [("bob", "of-bob"), ("ana", "of-ana"), ("bob", "of-bob")] {
-        assert_eq!(world.who(agent).await.unwrap(), token);
+        assert_eq!(world.token_of(agent).await.unwrap(), token);
     }
     for token in ["of-ana", "of-bob"] {
         assert_eq!(remote.count_of("initialize", Some(token)), 1, "{token}");
     }
-    let failure = world.who("eve").await.unwrap_err();
+    let failure = world.token_of("eve").await.unwrap_err();
     assert_eq!(failure.cause, Cause::AuthRequired);
     insta::assert_snapshot!(failure.message, @"MCP server 'remote' has no credentials for this agent. An operator has to give them.");
     world.end().await;
@@ -68,8 +68,8 @@ async fn the_calls_of_each_agent_go_by_a_connection_with_its_own_credential() {
 #[tokio::test]
 async fn a_credential_that_is_refused_keeps_no_other_agent_from_the_tools() {
     let (world, _) = remote(&[("ana", "old"), ("bob", "of-bob")]).await;
-    assert_eq!(world.who("bob").await.unwrap(), "of-bob");
-    let failure = world.who("ana").await.unwrap_err();
+    assert_eq!(world.token_of("bob").await.unwrap(), "of-bob");
+    let failure = world.token_of("ana").await.unwrap_err();
     assert_eq!(failure.cause, Cause::AuthRequired);
     insta::assert_snapshot!(failure.message, @"MCP server 'remote' is registered but not reachable right now (it needs credentials). An operator has to give them.");
     assert!(world.status("remote").last_error.is_some(), "an operator sees that something is wrong");

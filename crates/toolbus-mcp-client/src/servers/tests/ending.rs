@@ -6,7 +6,7 @@ use super::fixture::{Fixture, is_running, kill, stop};
 use super::*;
 use crate::status::PhaseName;
 
-/// Far below the time of the call, and far above what a busy machine needs to tell it that its server is gone.
+/// Far below the time of the call, and far above what a busy machine needs to report that its server is gone.
 const AT_ONCE: Duration = Duration::from_secs(20);
 
 #[tokio::test]
@@ -19,11 +19,11 @@ async fn a_server_that_is_killed_serves_again_and_its_calls_fail_at_once() {
     let killed = Instant::now();
     kill(&pid);
     let failure = waiting.await.unwrap().unwrap_err();
-    let (told, cause) = (killed.elapsed(), failure.cause);
+    let (failed_after, cause) = (killed.elapsed(), failure.cause);
     let next = world.call("pid").await.unwrap();
-    println!("told after {told:?}, served again after {:?}", killed.elapsed());
+    println!("failed after {failed_after:?}, served again after {:?}", killed.elapsed());
     assert_eq!(cause, Cause::ConnectionLost);
-    assert!(told < AT_ONCE, "{told:?}");
+    assert!(failed_after < AT_ONCE, "{failed_after:?}");
     assert_ne!(next, pid);
     assert_eq!((world.status("a").restarts, world.status("b").restarts), (1, 0));
     assert!(world.status("a").last_error.is_some_and(|error| error.contains("signal 9")));
@@ -44,7 +44,7 @@ async fn a_call_that_only_reads_is_repeated_once_and_no_other_is() {
 }
 
 #[tokio::test]
-async fn a_server_that_answers_no_ping_is_started_again() {
+async fn a_server_without_ping_responses_is_restarted() {
     let world = Fixture::run(&[("a", "well")]).await;
     let pid = world.call("pid").await.unwrap();
     stop(&pid);
@@ -56,7 +56,7 @@ async fn a_server_that_answers_no_ping_is_started_again() {
 }
 
 #[tokio::test]
-async fn a_server_that_is_busy_may_leave_pings_without_an_answer() {
+async fn a_busy_server_may_leave_pings_without_a_response() {
     let world = Fixture::run(&[("a", "well"), ("b", "well")]).await;
     let waiting = tokio::spawn(world.begin("wait", Instant::now() + Duration::from_secs(60)));
     eventually("the call", async || world.noted("a", "calls").pop()).await;
@@ -70,7 +70,7 @@ async fn a_server_that_is_busy_may_leave_pings_without_an_answer() {
 }
 
 #[tokio::test]
-async fn a_server_that_answers_nobody_is_started_again_however_many_calls_wait_for_it() {
+async fn a_silent_server_is_restarted_even_while_calls_wait() {
     let world = Fixture::run(&[("a", "well")]).await;
     let mut calls = tokio::task::JoinSet::new();
     eventually("another process", async || {

@@ -25,7 +25,7 @@ pub(super) const HASTE: Timeouts = Timeouts {
     random: Random::SYSTEM,
 };
 
-/// A bridge, and the folder by which its servers are ruled.
+/// A bridge, and the folder whose files control its servers.
 pub(super) struct Fixture {
     pub(super) bridge: Servers,
     pub(super) registry: Registry,
@@ -46,7 +46,7 @@ impl Fixture {
         Self { bridge, registry, folder }
     }
 
-    /// A server with its way of living.
+    /// A server with its behaviour.
     pub(super) fn server(&self, name: &str, way: &str) -> ServerSpec {
         let folder = self.folder.path();
         let script = folder.join("server.py");
@@ -60,11 +60,11 @@ impl Fixture {
     }
 
     pub(super) fn apply(&self, servers: impl IntoIterator<Item = ServerSpec>) {
-        let placed = servers.into_iter().map(|spec| PlacedServer { spec, set: None });
-        self.bridge.apply(placed.collect(), Arc::new(|_| {}));
+        let servers = servers.into_iter().map(|spec| ServerWithSet { spec, set: None });
+        self.bridge.apply(servers.collect(), Arc::new(|_| {}));
     }
 
-    /// The same, and all of them are ready.
+    /// A fixture with these servers, all ready.
     pub(super) async fn run(servers: &[(&str, &str)]) -> Self {
         let world = Self::new();
         world.apply(servers.iter().map(|(name, way)| world.server(name, way)));
@@ -74,7 +74,7 @@ impl Fixture {
         world
     }
 
-    /// Asks a server for its tools again, as an agent does.
+    /// Refreshes a server, as an agent does.
     pub(super) fn refresh(&self, name: &str) {
         self.bridge.refresh(&ServerName::parse(name).unwrap());
     }
@@ -99,7 +99,7 @@ impl Fixture {
         self.begin(tool, Instant::now() + time).await.map(|output| output.content.unwrap())
     }
 
-    /// Begins a call now, whenever what comes of it is awaited.
+    /// Begins a call now, even if its result is awaited later.
     pub(super) fn begin(
         &self,
         tool: &str,
@@ -117,7 +117,7 @@ impl Fixture {
         text.lines().map(str::to_owned).collect()
     }
 
-    /// Makes a file that rules servers.
+    /// Makes a file that controls servers.
     pub(super) fn touch(&self, name: &str) {
         std::fs::write(self.folder.path().join(name), "").unwrap();
     }

@@ -13,7 +13,7 @@ use super::*;
 use crate::spec::ToolFilter;
 use crate::status::PhaseName;
 
-/// The agents `ana`, who may use everything, and `eve`, who may not use what a server called `a` brings.
+/// The agents `ana`, with all tools, and `eve`, without the tools of a server named `a`.
 fn access(registry: &Registry) -> PolicyHandle {
     let eve = AgentPolicy { tools: Allowed::None, ..AgentPolicy::default() };
     let agents = [("ana", AgentPolicy::default()), ("eve", eve)];
@@ -90,9 +90,9 @@ async fn a_caller_that_may_not_use_its_tools_cannot_start_a_server() {
 #[tokio::test]
 async fn a_server_of_which_a_caller_could_use_nothing_is_out_of_its_reach() {
     let world = Fixture::new();
-    let set = SetPlace { name: "files".into(), prefix: "fs".into(), sessions: None };
-    let placed = [("a", None), ("Set", Some(set))].map(|(name, set)| PlacedServer { spec: world.lazy(name), set });
-    world.bridge.apply(placed.to_vec(), Arc::new(|_| {}));
+    let set = ServerToolset { name: "files".into(), prefix: "fs".into(), sessions: None };
+    let servers = [("a", None), ("Set", Some(set))].map(|(name, set)| ServerWithSet { spec: world.lazy(name), set });
+    world.bridge.apply(servers.to_vec(), Arc::new(|_| {}));
     let access = access(&world.registry);
     for (agent, expected) in [("ana", &["a"][..]), ("eve", &[])] {
         let effective = access.effective(&Caller::agent(AgentName::parse(agent).unwrap()));
@@ -105,14 +105,14 @@ async fn a_server_of_which_a_caller_could_use_nothing_is_out_of_its_reach() {
 #[tokio::test]
 async fn a_lazy_server_of_a_set_is_started_by_the_name_that_models_use() {
     let world = Fixture::new();
-    let placed = |spec: ServerSpec, prefix: &str| PlacedServer {
+    let in_set = |spec: ServerSpec, prefix: &str| ServerWithSet {
         spec,
-        set: Some(SetPlace { name: prefix.into(), prefix: prefix.into(), sessions: None }),
+        set: Some(ServerToolset { name: prefix.into(), prefix: prefix.into(), sessions: None }),
     };
     let naming = Naming { renamed: [("b_echo".into(), "b.echo".into())].into(), ..Naming::default() };
-    let mute = PlacedServer { spec: world.server("c", "mute"), set: None };
-    let other = placed(ServerSpec { naming, ..world.lazy("b") }, "other");
-    world.bridge.apply(vec![placed(world.lazy("a"), "fs"), other, mute], Arc::new(|_| {}));
+    let mute = ServerWithSet { spec: world.server("c", "mute"), set: None };
+    let other = in_set(ServerSpec { naming, ..world.lazy("b") }, "other");
+    world.bridge.apply(vec![in_set(world.lazy("a"), "fs"), other, mute], Arc::new(|_| {}));
 
     let section = |toolsets: &[&str], tools| AgentPolicy {
         toolsets: toolsets.iter().map(|set| (*set).into()).collect(),
@@ -153,7 +153,7 @@ async fn no_server_is_started_for_a_name_that_it_cannot_offer() {
 }
 
 #[tokio::test]
-async fn a_name_that_nobody_has_is_waited_for_while_something_may_come() {
+async fn an_unknown_name_is_waited_for_while_a_server_may_have_it() {
     let world = Fixture::new();
     world.touch("broken");
     world.apply([world.server("a", "well"), ServerSpec { is_disabled: true, ..world.server("b", "well") }]);
@@ -179,7 +179,7 @@ async fn a_tool_is_waited_for_until_its_own_server_has_brought_it() {
 }
 
 #[tokio::test]
-async fn a_name_that_nobody_has_is_not_waited_for_until_a_handshake_is_over() {
+async fn an_unknown_name_is_not_waited_for_until_the_end_of_a_handshake() {
     let world = Fixture::with_timeouts(Timeouts { arrival: Duration::from_millis(100), ..HASTE });
     world.apply([world.server("a", "mute"), world.lazy("b")]);
     assert!(world.expect("ana", Lookup::Name, "unknown").await);

@@ -1,4 +1,4 @@
-//! Whose a name is.
+//! Owners of names.
 
 use toolbus_core::Clock;
 use toolbus_core::caller::Identity;
@@ -10,7 +10,7 @@ use super::fixture::Fixture;
 use super::*;
 use crate::status::PhaseName;
 
-/// Waits until names stay where they are.
+/// Waits until names are kept.
 async fn kept(world: &Fixture) {
     eventually("names to be kept", async || world.registry.is_keeping_names().then_some(())).await;
 }
@@ -26,7 +26,7 @@ fn pid(world: &Fixture, server: &str) -> String {
     world.noted(server, "pids").pop().unwrap()
 }
 
-/// Rules that ask pins about the tools of a world, of which those of `zzz` are pinned; and what keeps both together.
+/// Rules that check the tools of a world by pins, of which those of `zzz` are pinned; and what keeps both together.
 fn pinned(world: &Fixture, file: &std::path::Path) -> (PolicyHandle, Pins) {
     let levels = Levels::new([("mcp:zzz".to_owned(), Level::Strict)], []);
     let named = NamedSource { source: "mcp:zzz".to_owned(), naming: Naming::default(), reached: None };
@@ -115,7 +115,7 @@ async fn the_name_of_a_pinned_tool_waits_for_its_server_over_a_restart() {
     kept(&world).await;
     access.refresh();
     shadowed(&world, "added", "mcp:zzz", "mcp:aaa").await;
-    assert!(world.registry.snapshot().get("added").is_none(), "nobody answers for a pinned server that is not there");
+    assert!(world.registry.snapshot().get("added").is_none(), "no server serves the name of an absent pinned one");
     world.apply([world.server("aaa", "well"), world.server("zzz", "well")]);
     world.phase("zzz", PhaseName::Ready).await;
     assert_eq!(world.call("added").await.unwrap(), pid(&world, "zzz"));

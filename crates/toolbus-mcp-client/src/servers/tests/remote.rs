@@ -1,4 +1,4 @@
-//! Servers over HTTP that forget their sessions, or answer no pings.
+//! Servers over HTTP that forget their sessions, or respond to no pings.
 
 use std::collections::BTreeMap;
 use std::time::Instant;
@@ -22,24 +22,24 @@ use crate::spec::{Credentials, HttpKind, HttpSpec};
 /// A server whose responses to some requests a test chooses.
 pub(super) struct Remote {
     url: Url,
-    asked: Asked,
+    requests: Requests,
 }
 
 /// The requests so far.
-type Asked = Arc<Mutex<Vec<Value>>>;
+type Requests = Arc<Mutex<Vec<Value>>>;
 type Choose = dyn Fn(&Value, usize) -> Option<Response> + Send + Sync;
 
 impl Remote {
     /// `choose` gets a request, with the bearer token that it came with as `token`, and how many of its method, tool and
     /// token there have been, this one included.
     pub(super) async fn start(choose: impl Fn(&Value, usize) -> Option<Response> + Send + Sync + 'static) -> Self {
-        let asked = Asked::default();
+        let requests = Requests::default();
         let choose: Arc<Choose> = Arc::new(choose);
-        let router = Router::new().fallback(answer).with_state((Arc::clone(&asked), choose));
+        let router = Router::new().fallback(respond).with_state((Arc::clone(&requests), choose));
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}/mcp", listener.local_addr().unwrap()).parse().unwrap();
         tokio::spawn(async move { axum::serve(listener, router).await });
-        Self { url, asked }
+        Self { url, requests }
     }
 
     /// Counts the requests with this method.
@@ -49,8 +49,9 @@ impl Remote {
 
     /// Counts the requests with this method that came with this token.
     pub(super) fn count_of(&self, method: &str, token: Option<&str>) -> usize {
-        let is_it = |asked: &&Value| asked["method"] == method && token.is_none_or(|token| asked["token"] == token);
-        self.asked.lock().iter().filter(is_it).count()
+        let is_it =
+            |request: &&Value| request["method"] == method && token.is_none_or(|token| request["token"] == token);
+        self.requests.lock().iter().filter(is_it).count()
     }
 
     pub(super) fn spec(&self, name: &str) -> ServerSpec {
@@ -72,8 +73,8 @@ impl Remote {
     }
 }
 
-async fn answer(
-    State((asked, choose)): State<(Asked, Arc<Choose>)>,
+async fn respond(
+    State((requests, choose)): State<(Requests, Arc<Choose>)>,
     method: Method,
     headers: HeaderMap,
     body: Bytes,
@@ -84,11 +85,14 @@ async fn answer(
         request.insert("token".to_owned(), token.into());
     }
     let (number, sessions) = {
-        let mut asked = asked.lock();
-        asked.push(request.clone());
+        let mut requests = requests.lock();
+        requests.push(request.clone());
         let kind = |of: &Value| [&of["method"], &of["params"]["name"], &of["token"]].map(Value::clone);
         let same = |other: &&Value| kind(other) == kind(&request);
-        (asked.iter().filter(same).count(), asked.iter().filter(|asked| asked["method"] == "initialize").count())
+        (
+            requests.iter().filter(same).count(),
+            requests.iter().filter(|request| request["method"] == "initialize").count(),
+        )
     };
     if let Some(response) = choose(&request, number) {
         return response;
@@ -116,11 +120,11 @@ async fn answer(
         _ if method == Method::GET => return StatusCode::METHOD_NOT_ALLOWED.into_response(),
         _ => return StatusCode::ACCEPTED.into_response(),
     };
-    answered(&request, &result)
+    response_to(&request, &result)
 }
 
 /// The response to a request with this result.
-pub(super) fn answered(request: &Value, result: &Value) -> Response {
+pub(super) fn response_to(request: &Value, result: &Value) -> Response {
     axum::Json(json!({"jsonrpc": "2.0", "id": request["id"], "result": result})).into_response()
 }
 
@@ -128,21 +132,21 @@ pub(super) fn answered(request: &Value, result: &Value) -> Response {
 fn initialized(request: &Value) -> Response {
     let server = json!({"name": "remote", "version": "1"});
     let result = json!({"protocolVersion": "2025-06-18", "capabilities": {"tools": {}}, "serverInfo": server});
-    answered(request, &result)
+    response_to(request, &result)
 }
 
 pub(super) fn not_found() -> Option<Response> {
     Some(StatusCode::NOT_FOUND.into_response())
 }
 
-/// Events of which none comes.
+/// A stream of events without any.
 fn silence() -> Option<Response> {
     let body = Body::from_stream(stream::pending::<std::io::Result<Bytes>>());
     Some(([("content-type", "text/event-stream")], body).into_response())
 }
 
 #[tokio::test]
-async fn calls_of_a_session_that_was_forgotten_are_lost_and_one_that_only_reads_is_repeated() {
+async fn calls_of_a_forgotten_session_are_lost_and_read_only_ones_repeated() {
     let remote = Remote::start(|request, number| match request["params"]["name"].as_str() {
         Some("expire") if number == 1 => not_found(),
         Some("echo" | "reads") if number == 1 => silence(),
@@ -177,9 +181,9 @@ async fn the_tools_of_a_server_that_forgot_its_session_are_listed_again() {
 }
 
 #[tokio::test]
-async fn a_server_that_answers_every_ping_with_a_status_is_connected_to_anew() {
+async fn a_server_that_refuses_pings_with_a_status_is_reconnected() {
     let remote = Remote::start(|request, number| match request["method"].as_str() {
-        // As servers of the Python SDK say that they do not know a session.
+        // The response of servers of the Python SDK to an unknown session.
         Some("ping") if number <= 2 => Some(StatusCode::BAD_REQUEST.into_response()),
         _ => None,
     })

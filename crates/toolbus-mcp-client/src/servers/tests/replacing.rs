@@ -4,7 +4,7 @@ use crate::spec::ToolFilter;
 use crate::status::PhaseName;
 
 #[tokio::test]
-async fn what_an_operator_denies_is_not_offered_by_a_registered_server_of_the_same_name() {
+async fn a_denied_tool_is_not_offered_by_a_registered_server_of_the_same_name() {
     let world = Fixture::new();
     world.bridge.restore(vec![ServerSpec { origin: ServerOrigin::Registration, ..world.server("a", "well") }]);
     world.phase("a", PhaseName::Ready).await;
@@ -45,7 +45,7 @@ async fn a_server_that_was_removed_or_replaced_registers_nothing_any_more() {
 }
 
 #[tokio::test]
-async fn what_was_wanted_of_a_server_before_it_was_started_does_not_start_it_again() {
+async fn earlier_requests_of_a_server_do_not_start_it_again() {
     let world = Fixture::new();
     world.touch("broken");
     world.apply([world.lazy("a"), world.lazy("b")]);

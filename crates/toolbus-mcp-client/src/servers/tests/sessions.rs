@@ -30,8 +30,8 @@ impl Desk {
         let sessions = ServerSessions::new(spec.clone(), launcher, Arc::new(Discard));
         let limits = SessionLimits { idle_timeout: Duration::from_secs(3600), max_lifetime: None, max_sessions: 8 };
         let set = SessionSet::new("desk", sessions, limits);
-        let place = SetPlace { name: "desk".into(), prefix: "desk".into(), sessions: Some(Arc::clone(&set)) };
-        world.bridge.apply(vec![PlacedServer { spec, set: Some(place) }], Arc::new(|_| {}));
+        let toolset = ServerToolset { name: "desk".into(), prefix: "desk".into(), sessions: Some(Arc::clone(&set)) };
+        world.bridge.apply(vec![ServerWithSet { spec, set: Some(toolset) }], Arc::new(|_| {}));
         eventually("the tools of the set", async || world.registry.snapshot().get(tool).map(drop)).await;
         Self { world, set }
     }
@@ -55,7 +55,7 @@ impl Desk {
 }
 
 #[tokio::test]
-async fn a_session_whose_server_died_says_once_that_what_it_held_is_lost() {
+async fn the_loss_of_a_session_is_reported_once() {
     let desk = Desk::new(None).await;
     let pid = desk.call("pid", "s").await.unwrap();
     kill(&pid);
@@ -65,7 +65,7 @@ async fn a_session_whose_server_died_says_once_that_what_it_held_is_lost() {
     // The process is gone a moment before its end is read, and a call in between was sent.
     let message = failure.message.replace("It may have acted on the call.", "The tool was not run.");
     insta::assert_snapshot!(message, @"MCP server 'a' of this session has ended, and what it held for the session is lost. The tool was not run. The next call starts it anew.");
-    assert_eq!(desk.world.noted("a", "pids").len(), processes, "nobody started it meanwhile");
+    assert_eq!(desk.world.noted("a", "pids").len(), processes, "not started meanwhile");
     let next = desk.call("pid", "s").await.unwrap();
     assert_ne!(next, pid);
     assert_eq!(desk.call("pid", "s").await.unwrap(), next);
@@ -104,7 +104,7 @@ async fn a_session_that_a_server_over_http_forgot_is_lost_and_its_call_is_not_re
 }
 
 #[tokio::test]
-async fn the_server_of_a_session_is_not_asked_for_its_tools_nor_each_time_how_it_is_spoken_to() {
+async fn a_session_server_gets_no_probe_and_no_listing_request() {
     let desk = Desk::new(None).await;
     desk.call("pid", "one").await.unwrap();
     desk.world.remove("a.asked");
@@ -114,7 +114,7 @@ async fn the_server_of_a_session_is_not_asked_for_its_tools_nor_each_time_how_it
 }
 
 #[tokio::test]
-async fn directories_are_made_for_a_session_and_one_that_cannot_be_made_is_told_to_operators() {
+async fn session_directories_are_made_and_failures_reported_to_operators() {
     let desk = Desk::new(Some("desks/{agent}/{session}")).await;
     desk.call("pid", "s").await.unwrap();
     let made = desk.world.folder.path().join("desks/ana/s");

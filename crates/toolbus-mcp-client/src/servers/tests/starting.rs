@@ -58,7 +58,7 @@ async fn a_server_that_fails_again_and_again_is_parked_and_tried_again_later() {
     world.touch("broken");
     world.apply([world.server("a", "well")]);
     world.parked("a").await;
-    // Each time it is asked as either session mode.
+    // Each try has a connection in either session mode.
     assert_eq!(world.noted("a", "pids").len(), 6 * 2);
     world.remove("broken");
     world.phase("a", PhaseName::Ready).await;
@@ -75,7 +75,7 @@ async fn a_call_that_finds_a_server_parked_tries_it_soon() {
 }
 
 #[tokio::test]
-async fn a_restart_gives_a_parked_server_a_new_life_at_once_and_nothing_else_does() {
+async fn only_a_restart_revives_a_parked_server_at_once() {
     let world = Fixture::broken(Timeouts { parked: Duration::from_secs(3600), ..HASTE }).await;
     world.refresh("a");
     let tried = world.noted("a", "pids");
@@ -107,7 +107,7 @@ async fn a_call_waits_for_a_server_that_is_being_connected_to_until_its_deadline
 }
 
 #[tokio::test]
-async fn what_a_server_writes_about_the_probe_is_kept_and_not_logged() {
+async fn standard_error_about_the_probe_is_kept_and_not_logged() {
     let world = Fixture::new();
     let log = world.folder.path().join("log");
     let writer = Arc::new(std::fs::File::create(&log).unwrap());

@@ -108,7 +108,7 @@ impl Requester {
         if let Some(body) = &outgoing.body {
             request = request.body(body.clone());
         }
-        request.send().await.map_err(|error| HttpError::unanswered(&self.origin, &error))
+        request.send().await.map_err(|error| HttpError::no_response(&self.origin, &error))
     }
 }
 
@@ -140,7 +140,7 @@ pub(crate) struct McpHttpClient {
 }
 
 /// Responses that came as events, by the id of their request. `rmcp` reads events on a thread that serves every call, so
-/// it gets a short response in place of each, which is exchanged for the whole one once `rmcp` has passed it on.
+/// it gets a short response instead of each, which is exchanged for the whole one once `rmcp` has passed it on.
 #[derive(Clone, Default)]
 pub(super) struct EventResponses(pub(super) Arc<Mutex<HashMap<RequestId, ServerJsonRpcMessage>>>);
 
@@ -160,7 +160,7 @@ impl EventResponses {
 struct History {
     has_session: AtomicBool,
     has_stream: AtomicBool,
-    /// Whether the server may have told of a change that was not heard.
+    /// Whether the server may have announced a change that was missed.
     is_missed: watch::Sender<bool>,
 }
 
@@ -171,7 +171,7 @@ impl McpHttpClient {
         Self { requester, large, ends_with_session, closed, failure, history, responses }
     }
 
-    /// Notes that the server has answered `initialize`. If it is not the first time, changes may have been missed.
+    /// Notes that the server has responded to `initialize`. If it is not the first time, changes may have been missed.
     pub(super) fn session_opened(&self) {
         if self.history.has_session.swap(true, Ordering::Relaxed) {
             // The stream of the new session is not the second one of the old.
@@ -244,7 +244,7 @@ impl McpHttpClient {
         }
     }
 
-    /// Sends a request, and gives the response whatever its status is.
+    /// Sends a request, and returns the response with any status.
     pub(crate) async fn exchange(&self, outgoing: &OutgoingRequest) -> Result<Response, HttpError> {
         self.requester.exchange(outgoing).await
     }
@@ -282,7 +282,7 @@ const MAX_REFUSAL: usize = 64 * 1024;
 
 /// Reads the body of a request that failed, if it is short.
 pub(super) async fn read_refusal(origin: &str, mut response: Response) -> Result<Vec<u8>, HttpError> {
-    match read_up_to(&mut response, MAX_REFUSAL).await.map_err(|error| HttpError::unanswered(origin, &error))? {
+    match read_up_to(&mut response, MAX_REFUSAL).await.map_err(|error| HttpError::no_response(origin, &error))? {
         (body, true) => Ok(body),
         (_, false) => Err(too_large(origin, &format!("{MAX_REFUSAL} bytes"))),
     }
@@ -302,7 +302,7 @@ pub(super) async fn read_response(
         most
     };
     let read = read_growing(&mut response, MAX_MESSAGE, grow).await;
-    match read.map_err(|error| HttpError::unanswered(client.origin(), &error))? {
+    match read.map_err(|error| HttpError::no_response(client.origin(), &error))? {
         (body, true) => Ok((body, reserved)),
         (_, false) => Err(too_large(client.origin(), &format!("{most} bytes"))),
     }

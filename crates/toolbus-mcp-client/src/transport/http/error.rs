@@ -18,7 +18,7 @@ use url::Url;
 pub(crate) struct HttpError {
     /// Kind of the failure.
     pub(crate) kind: HttpErrorKind,
-    /// The status that the server answered, if it did.
+    /// The status of the response, if there is one.
     pub(crate) status: Option<u16>,
     text: String,
 }
@@ -57,8 +57,8 @@ impl HttpError {
         Self::new(HttpErrorKind::InvalidResponse, text)
     }
 
-    /// A request to `origin` that was not answered.
-    pub(super) fn unanswered(origin: &str, error: &reqwest::Error) -> Self {
+    /// A request to `origin` without a response.
+    pub(super) fn no_response(origin: &str, error: &reqwest::Error) -> Self {
         if error.is_connect() {
             let text = format!("no connection to the MCP server at {origin}: {}", root(error));
             Self::new(HttpErrorKind::ConnectFailed, text)

@@ -16,7 +16,7 @@ use crate::transport::{LargeMessages, MAX_MESSAGE};
 
 /// Longest id of an event, in bytes; longer ones are ignored.
 const MAX_ID: usize = 1024;
-/// Range of reconnection times that a server may ask for, in milliseconds.
+/// Range of reconnection times that a server may request, in milliseconds.
 const RETRY_MS: std::ops::RangeInclusive<u64> = 500..=60_000;
 /// Room for a line that is kept for the next, in bytes.
 const KEPT_LINE: usize = 64 * 1024;
@@ -81,7 +81,7 @@ impl EventReader {
                     }
                 }
                 Ok(None) => return None,
-                Err(error) => HttpError::unanswered(&self.origin, &error),
+                Err(error) => HttpError::no_response(&self.origin, &error),
             };
             self.response = None;
             self.ready.clear();
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn an_event_is_the_same_however_it_is_cut_and_whatever_ends_its_lines() {
+    fn an_event_is_the_same_for_any_chunks_and_line_ends() {
         let expected = [Sse::default().event("message").id("7").data("{\"a\":1}\n{\"b\":2}"), Sse::default().data("ü")];
         for end in ["\n", "\r", "\r\n"] {
             let text = "\u{feff}event: message\nid:7\ndata: {\"a\":1}\ndata:{\"b\":2}\n\n: note\ndata: ü\n\n";
@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_unknown_or_malformed_is_ignored() {
+    fn unknown_and_malformed_lines_are_ignored() {
         let text = b"nonsense\nfield: x\nretry: soon\nid: a\0b\n\n\xff\xfe\n\ndata\ndata: x\n\ndata: not ended";
         assert_eq!(parsed(&[text]), [Sse::default().data("\nx")]);
         let long = format!("id: {}\n\n", "x".repeat(MAX_ID + 1));
@@ -232,9 +232,9 @@ mod tests {
     }
 
     #[test]
-    fn a_server_cannot_have_us_come_back_at_once_or_never() {
-        for (asked, granted) in [("0", 500), ("2500", 2_500), ("18446744073709551615", 60_000)] {
-            assert_eq!(parsed(&[format!("retry: {asked}\n\n").as_bytes()]), [Sse::default().retry(granted)]);
+    fn reconnection_times_are_bounded() {
+        for (requested, granted) in [("0", 500), ("2500", 2_500), ("18446744073709551615", 60_000)] {
+            assert_eq!(parsed(&[format!("retry: {requested}\n\n").as_bytes()]), [Sse::default().retry(granted)]);
         }
     }
 

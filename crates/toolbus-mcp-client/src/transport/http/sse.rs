@@ -1,5 +1,5 @@
 //! HTTP+SSE, as of protocol version 2024-11-05: a stream of events brings the messages of the server, and its first
-//! event says where ours are posted.
+//! event has the address to post messages to.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -23,9 +23,9 @@ use crate::transport::{LargeMessages, MAX_VALUES, TransportFailure, has_few_valu
 
 /// Messages in a row that may be unreadable before the connection is given up.
 const MAX_UNREADABLE: u32 = 1000;
-/// Events that mean nothing before the one that says where messages are posted.
+/// Most unknown events before the one with the address.
 const MAX_BEFORE: u32 = 100;
-/// Longest address of the place to post to, in bytes.
+/// Longest address to post to, in bytes.
 const MAX_ADDRESS: usize = 4096;
 
 /// A connection by HTTP+SSE.
@@ -65,7 +65,7 @@ impl SseTransport {
                 Err(HttpError::new(HttpErrorKind::ConnectionLost, text))
             })?;
             before += 1;
-            // Others mean nothing here, such as signs of life.
+            // Other events, such as keep-alives, are ignored.
             if matches!(event.event.as_deref(), None | Some("" | "message" | "endpoint")) || before > MAX_BEFORE {
                 break event;
             }
@@ -143,14 +143,14 @@ impl ReadEvent {
 /// Where messages are posted: on the origin of the stream and nowhere else.
 fn address(client: &McpHttpClient, event: &Sse) -> Result<Url, HttpError> {
     let origin = client.origin();
-    let said = match (event.event.as_deref(), &event.data) {
+    let given = match (event.event.as_deref(), &event.data) {
         (Some("endpoint"), Some(address)) if address.len() <= MAX_ADDRESS => address,
         _ => {
             let text = format!("the MCP server at {origin} does not begin its stream with where to post messages");
             return Err(HttpError::invalid(text));
         }
     };
-    match client.url().join(said.trim()) {
+    match client.url().join(given.trim()) {
         Ok(address) if address.origin() == client.url().origin() => Ok(address),
         Ok(_) => {
             let text = format!("the MCP server at {origin} wants messages posted to another server, which is refused");

@@ -26,7 +26,7 @@ use crate::transport::{LargeMessages, MAX_VALUES, has_few_values};
 /// The header that names a session.
 pub(super) const SESSION: HeaderName = HeaderName::from_static("mcp-session-id");
 const LAST_EVENT: HeaderName = HeaderName::from_static("last-event-id");
-/// The code of JSON-RPC errors with which servers refuse what is not the fault of a tool.
+/// The code of JSON-RPC errors with which servers refuse requests without a fault of a tool.
 const REFUSED: i32 = -32_000;
 /// Longest name of a session, in bytes.
 const MAX_SESSION: usize = 1024;
@@ -122,7 +122,7 @@ impl McpHttpClient {
                     if matches!(request.request, ClientRequest::InitializeRequest(_)) {
                         self.session_opened();
                     }
-                    self.answer(response, request.id, opens).await
+                    self.receive_response(response, request.id, opens).await
                 } else {
                     match self.refused(response, request.id, is_discovery).await {
                         Ok(refusal) if session.is_some() && is_forgotten(status, &refusal) => Err(self.expired()),
@@ -142,7 +142,7 @@ impl McpHttpClient {
         Failure::SessionExpired
     }
 
-    async fn answer(
+    async fn receive_response(
         &self,
         response: Response,
         id: RequestId,
@@ -203,8 +203,8 @@ impl McpHttpClient {
         }
     }
 
-    /// The events that answer a request. The worker asks again for a stream that fails, at once and for ever; one that
-    /// ends it leaves alone, or comes back to it later.
+    /// The events with the response to a request. The worker requests a failed stream again, at once and for ever; a
+    /// stream that ends it leaves alone, or resumes later.
     fn responses(&self, response: Response, id: RequestId, opens: bool) -> BoxStream<'static, Result<Sse, SseError>> {
         let failure = self.failure().clone();
         // rmcp takes the response to a handshake from the stream itself.
@@ -212,7 +212,7 @@ impl McpHttpClient {
         let responses = events(self.origin(), response, reader.large.clone()).filter_map(move |event| {
             let (id, failure, reader) = (id.clone(), failure.clone(), reader.clone());
             async move {
-                let said = match event {
+                let message = match event {
                     Ok(event) => reader.read(event, move |_| Some(id)).await,
                     Err(error) => {
                         tracing::debug!(%error, "an answer was cut short");
@@ -224,7 +224,7 @@ impl McpHttpClient {
                             .then(|| Sse::default().data(too_large(&id, &format!("{} bytes", reader.large.max()))))
                     }
                 };
-                said.map(Ok)
+                message.map(Ok)
             }
         });
         responses.take_until(self.closed().clone().cancelled_owned()).boxed()
@@ -262,13 +262,13 @@ impl McpHttpClient {
                 async move {
                     let event = event.inspect_err(|error| tracing::debug!(%error, "a stream of notifications ended"));
                     // It brings responses as well, where it continues the stream of a request.
-                    let id = move |data: &[u8]| if is_resumed { message::answered(data) } else { None };
+                    let id = move |data: &[u8]| if is_resumed { message::response_id(data) } else { None };
                     reader.read(event.ok()?, id).await.map(Ok)
                 }
             });
             return Ok(events.take_until(self.closed().clone().cancelled_owned()).boxed());
         }
-        // The stream is optional, and servers without one say so in many ways.
+        // The stream is optional, and servers without one refuse in many ways.
         if status.is_success() || refusal.kind == HttpErrorKind::Refused {
             return Err(Failure::ServerDoesNotSupportSse);
         }
@@ -289,7 +289,7 @@ impl McpHttpClient {
 struct StreamReader {
     large: LargeMessages,
     responses: EventResponses,
-    /// Whether the next response may go past `rmcp`: it passes the first of a stream on, and drops others after that.
+    /// Whether the next response may bypass `rmcp`, which delivers the first response of a stream and drops later ones.
     may_pass: Arc<AtomicBool>,
 }
 
@@ -298,8 +298,8 @@ impl StreamReader {
         Self { large, responses: client.event_responses().clone(), may_pass: Arc::new(AtomicBool::new(may_pass)) }
     }
 
-    /// Returns an event with the message that `rmcp` reads in its place, if it is of use. One with too many values
-    /// becomes the failure of the request that it answers, if it answers one.
+    /// Returns an event with the message that `rmcp` reads instead, if it is of use. One with too many values
+    /// becomes the failure of the request that it responds to, if any.
     async fn read(&self, event: Sse, request: impl FnOnce(&[u8]) -> Option<RequestId> + Send + 'static) -> Option<Sse> {
         // rmcp ends a handshake for an event that is no message.
         let is_message = matches!(event.event.as_deref(), None | Some("" | "message"));
@@ -335,7 +335,7 @@ struct EventMessage {
     text: Option<String>,
     /// Whether the message is a response.
     is_response: bool,
-    /// The response in whose place `rmcp` reads the message, and the id of its request.
+    /// The response that the message stands for, and the id of its request.
     whole: Option<(RequestId, ServerJsonRpcMessage)>,
 }
 
@@ -365,13 +365,12 @@ fn correlated(error: ErrorData, id: RequestId, session: Option<String>) -> Strea
 
 /// Whether a server rejects an unknown session. Many respond 400 instead of 404, recognisable only by the text.
 fn is_forgotten(status: StatusCode, refusal: &StreamableHttpPostResponse) -> bool {
-    let StreamableHttpPostResponse::Json(ServerJsonRpcMessage::Error(said), _) = refusal else { return false };
-    let ErrorData { code, message, .. } = &said.error;
+    let StreamableHttpPostResponse::Json(ServerJsonRpcMessage::Error(message), _) = refusal else { return false };
+    let ErrorData { code, message, .. } = &message.error;
     status == StatusCode::BAD_REQUEST && code.0 == REFUSED && message.to_ascii_lowercase().contains("session")
 }
 
-/// The error in place of an event that was too large, so that the caller hears why there is no response, and not from
-/// where.
+/// The error that replaces an event that was too large: the reason for the caller, without the origin.
 fn too_large(id: &RequestId, most: &str) -> String {
     let text = format!("its server sent an event of more than {most}. Ask for less.");
     let message = ServerJsonRpcMessage::error(ErrorData::internal_error(text, None), Some(id.clone()));

@@ -82,7 +82,7 @@ async fn called(transport: &mut HttpTransport, id: i64) -> Value {
 }
 
 /// The message that a server sends first after the call 1.
-async fn answer_of(server: &Server) -> Value {
+async fn response_of(server: &Server) -> Value {
     called(&mut begun(&server.url).await, 1).await
 }
 

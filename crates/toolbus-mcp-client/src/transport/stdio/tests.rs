@@ -16,7 +16,7 @@ pub(crate) struct Server {
     pub(crate) output: DuplexStream,
     pub(crate) input: BufReader<DuplexStream>,
     pub(crate) closing: CancellationToken,
-    /// Dropped, or sent how it ended.
+    /// Dropped, or sent the exit.
     exit: watch::Sender<Option<Exit>>,
 }
 
@@ -87,7 +87,7 @@ async fn messages_are_lines_of_json() {
 }
 
 #[tokio::test]
-async fn a_message_that_comes_in_pieces_is_one_even_if_nobody_waits_all_the_time() {
+async fn a_message_in_pieces_survives_cancelled_receives() {
     let (mut transport, mut server) = connect();
     for piece in [&b"{\"jsonrpc\":\"2.0\","[..], b"\"id\":1,\"res", b"ult\":{}}"] {
         server.output.write_all(piece).await.unwrap();
@@ -179,7 +179,7 @@ async fn a_message_among_lines_that_are_none_starts_the_count_again() {
 }
 
 #[tokio::test]
-async fn the_server_waits_when_nobody_takes_its_messages() {
+async fn the_server_waits_while_its_messages_are_not_received() {
     let (mut transport, mut server) = connect();
     let line = format!("{{\"jsonrpc\":\"2.0\",\"id\":1,\"result\":{{\"x\":\"{}\"}}}}\n", "x".repeat(3 * 1024 * 1024));
     let sent = Arc::new(std::sync::atomic::AtomicUsize::new(0));
@@ -189,7 +189,7 @@ async fn the_server_waits_when_nobody_takes_its_messages() {
             counted.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         }
     });
-    // Five such lines fit into the limit of what waits, one is held, and one may be on its way.
+    // Five such lines fit into the limit of the queue, one is held, and one may be on its way.
     toolbus_testing::patience::eventually("the queue to be full", async || {
         (sent.load(std::sync::atomic::Ordering::Relaxed) >= 6).then_some(())
     })
@@ -221,7 +221,7 @@ async fn the_end_of_the_output_is_explained_by_the_end_of_the_server() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn closing_writes_what_is_queued_but_waits_for_nobody_who_does_not_read() {
+async fn closing_flushes_the_queue_but_does_not_wait_for_a_server_that_does_not_read() {
     let (mut transport, server) = connect();
     for id in 0..40 {
         let text = "x".repeat(1000);
@@ -238,16 +238,16 @@ async fn closing_writes_what_is_queued_but_waits_for_nobody_who_does_not_read() 
 }
 
 #[tokio::test]
-async fn long_notifications_are_dropped_and_what_comes_between_them_is_read() {
+async fn long_notifications_are_dropped_and_responses_between_them_read() {
     let (mut transport, server) = connect();
     let notice = format!(
         "{{\"jsonrpc\":\"2.0\",\"method\":\"notifications/message\",\"params\":{{\"data\":\"{}\"}}}}\n",
         "x".repeat(1024 * 1024)
     );
-    let answer =
+    let response =
         |id: usize, text: &str| format!("{{\"jsonrpc\":\"2.0\",\"id\":{id},\"result\":{{\"text\":\"{text}\"}}}}\n");
     let long = "y".repeat(100_000);
-    let texts = [notice.clone(), answer(1, "short"), notice.clone(), notice, answer(2, &long)].concat();
+    let texts = [notice.clone(), response(1, "short"), notice.clone(), notice, response(2, &long)].concat();
     let mut output = server.output;
     let written = tokio::spawn(async move { output.write_all(texts.as_bytes()).await.unwrap() });
     assert!(received(&mut transport).await.contains("short"));

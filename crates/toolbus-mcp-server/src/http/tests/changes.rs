@@ -1,4 +1,4 @@
-//! Who sees what: other agents' tools, changes in the midst of a session, and pages of what changes.
+//! Tools of other agents, changes during a session, and pages of a changing list.
 
 use serde_json::json;
 
@@ -7,7 +7,7 @@ use super::fixture::{Fixture, call, message, standing_alone};
 async fn names(world: &Fixture, session: &str, principal: &crate::auth::Principal) -> Vec<String> {
     let (mut names, mut cursor) = (Vec::new(), json!({}));
     loop {
-        let page = world.ask(principal, session, &message(1, "tools/list", cursor)).await.json().await;
+        let page = world.request(principal, session, &message(1, "tools/list", cursor)).await.json().await;
         let tools = page["result"]["tools"].as_array().unwrap();
         names.extend(tools.iter().map(|tool| tool["name"].as_str().unwrap().to_owned()));
         match page["result"]["nextCursor"].as_str() {
@@ -24,17 +24,17 @@ async fn an_agent_neither_sees_nor_calls_the_tools_of_another() {
     let (ana, bea) = (world.begin(&world.ana).await, world.begin(&world.bea).await);
     assert_eq!(names(&world, &ana, &world.ana).await, ["echo", "scripted", "storm", "wait"]);
     assert_eq!(names(&world, &bea, &world.bea).await, ["secret"]);
-    let refusal = world.ask(&world.ana, &ana, &call(1, "secret")).await.refusal().await;
+    let refusal = world.request(&world.ana, &ana, &call(1, "secret")).await.refusal().await;
     assert_eq!(refusal, "200 1 -32602 Tool 'secret' is not registered.");
     assert_eq!(world.backend.log(), [""; 0]);
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_taken_away_in_the_midst_of_a_session_is_gone_at_once() {
+async fn a_tool_withdrawn_during_a_session_is_gone_at_once() {
     let (world, session) = Fixture::begun().await;
-    assert_eq!(world.ask(&world.ana, &session, &call(1, "echo")).await.json().await["result"]["isError"], false);
+    assert_eq!(world.request(&world.ana, &session, &call(1, "echo")).await.json().await["result"]["isError"], false);
     world.backend.has("ana", &["wait"]);
-    let refusal = world.ask(&world.ana, &session, &call(2, "echo")).await.refusal().await;
+    let refusal = world.request(&world.ana, &session, &call(2, "echo")).await.refusal().await;
     assert_eq!(refusal, "200 2 -32602 Tool 'echo' is not registered.");
     assert_eq!(names(&world, &session, &world.ana).await, ["wait"]);
 }
@@ -46,54 +46,54 @@ async fn a_list_that_changes_between_its_pages_repeats_and_omits_nothing_that_st
     let all: Vec<&str> = all.iter().map(String::as_str).collect();
     world.backend.has("ana", &all);
     let session = world.begin(&world.ana).await;
-    let first = world.ask(&world.ana, &session, &message(1, "tools/list", json!({}))).await.json().await;
+    let first = world.request(&world.ana, &session, &message(1, "tools/list", json!({}))).await.json().await;
     let cursor = first["result"]["nextCursor"].as_str().unwrap();
     // The last of the first page goes, and another comes before it.
     let changed: Vec<&str> =
         ["a_new_one"].into_iter().chain(all.iter().copied().filter(|name| *name != "tool_199")).collect();
     world.backend.has("ana", &changed);
     let second = message(2, "tools/list", json!({"cursor": cursor}));
-    let second = world.ask(&world.ana, &session, &second).await.json().await;
+    let second = world.request(&world.ana, &session, &second).await.json().await;
     assert_eq!(first["result"]["tools"][199]["name"], "tool_199");
     assert_eq!(second["result"]["tools"][0]["name"], "tool_200");
     assert_eq!(second["result"]["tools"].as_array().unwrap().len(), 200);
     let third = message(3, "tools/list", json!({"cursor": second["result"]["nextCursor"]}));
-    let third = world.ask(&world.ana, &session, &third).await.json().await;
+    let third = world.request(&world.ana, &session, &third).await.json().await;
     assert_eq!(third["result"]["tools"].as_array().unwrap().len(), 50);
     assert!(third["result"]["nextCursor"].is_null());
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_cursor_that_nobody_gave_is_refused_or_leads_nowhere_else() {
+async fn an_invalid_cursor_is_refused_and_a_made_up_one_shows_no_other_tools() {
     let (world, session) = Fixture::begun().await;
     for method in ["tools/list", "resources/list", "resources/templates/list"] {
         for cursor in [json!("!"), json!("a b"), json!("_w"), json!("\u{0}"), json!("=".repeat(10_000))] {
-            let asked = message(1, method, json!({"cursor": cursor}));
-            let refusal = world.ask(&world.ana, &session, &asked).await.refusal().await;
+            let listing = message(1, method, json!({"cursor": cursor}));
+            let refusal = world.request(&world.ana, &session, &listing).await.refusal().await;
             let text = "200 1 -32602 The cursor is none of ours. Begin the list anew, without one.";
             assert_eq!(refusal, text, "{method} {cursor}");
         }
         let typed = message(1, method, json!({"cursor": {"a": 1}}));
-        let refusal = world.ask(&world.ana, &session, &typed).await.refusal().await;
+        let refusal = world.request(&world.ana, &session, &typed).await.refusal().await;
         assert!(refusal.starts_with("200 1 -32602 The parameters are not what the method takes: "), "{refusal}");
     }
-    // What it names comes from outside, and is compared with the client's own tools alone.
+    // The key in it comes from outside, and is compared with the client's own tools alone.
     let made_up = message(1, "tools/list", json!({"cursor": "c2VjcmV0"}));
-    let page = world.ask(&world.ana, &session, &made_up).await.json().await;
+    let page = world.request(&world.ana, &session, &made_up).await.json().await;
     assert_eq!(page["result"]["tools"].as_array().unwrap().len(), 2, "those after `secret`: {page}");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_resource_that_there_is_not_is_told_by_each_generation_in_its_own_way() {
+async fn an_absent_resource_has_the_error_code_of_each_generation() {
     let world = Fixture::new();
-    world.backend.says("Use it wisely.");
+    world.backend.set_instructions("Use it wisely.");
     let session = world.begin(&world.ana).await;
     let read = |uri: &str| json!({"uri": uri});
     let known = message(1, "resources/read", read("toolbus://servers/one/instructions"));
-    let text = world.ask(&world.ana, &session, &known).await.json().await;
+    let text = world.request(&world.ana, &session, &known).await.json().await;
     assert_eq!(text["result"]["contents"][0]["text"], "Use it wisely.");
     let absent = message(1, "resources/read", read("file:///etc/passwd"));
-    let refusal = world.ask(&world.ana, &session, &absent).await.refusal().await;
+    let refusal = world.request(&world.ana, &session, &absent).await.refusal().await;
     assert_eq!(refusal, "200 1 -32002 There is no resource `file:///etc/passwd`.");
     let absent = standing_alone(1, "resources/read", read("file:///etc/passwd"));
     let headers =

@@ -1,4 +1,4 @@
-//! A server whose tools do as the tests say.
+//! A server with tools that tests script.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -105,31 +105,36 @@ impl Fixture {
     }
 
     /// Sends a body with exactly these headers.
-    pub(super) async fn send(&self, principal: &Principal, headers: &[(&str, &str)], body: impl Into<Bytes>) -> Reply {
+    pub(super) async fn send(
+        &self,
+        principal: &Principal,
+        headers: &[(&str, &str)],
+        body: impl Into<Bytes>,
+    ) -> TestResponse {
         let (server, principal) = (State(self.server.clone()), Extension(principal.clone()));
-        Reply::of(crate::http::post::handle(server, principal, head(headers), body.into()).await)
+        TestResponse::of(crate::http::post::handle(server, principal, head(headers), body.into()).await)
     }
 
-    /// Sends a message, with these headers besides those that all have.
-    pub(super) async fn post(&self, principal: &Principal, headers: &[(&str, &str)], message: &Value) -> Reply {
+    /// Sends a message, with these headers besides the common ones.
+    pub(super) async fn post(&self, principal: &Principal, headers: &[(&str, &str)], message: &Value) -> TestResponse {
         let headers: Vec<_> = [JSON, BOTH].into_iter().chain(headers.iter().copied()).collect();
         self.send(principal, &headers, message.to_string()).await
     }
 
     /// Sends a message of a session.
-    pub(super) async fn ask(&self, principal: &Principal, session: &str, message: &Value) -> Reply {
+    pub(super) async fn request(&self, principal: &Principal, session: &str, message: &Value) -> TestResponse {
         self.post(principal, &[("mcp-session-id", session)], message).await
     }
 
     /// A call of `wait` by ana, of the id 1, which is under way.
-    pub(super) async fn waiting<'a>(&'a self, session: &'a str) -> Pin<Box<impl Future<Output = Reply> + 'a>> {
-        let mut waiting = Box::pin(async move { self.ask(&self.ana, session, &call(1, "wait")).await });
+    pub(super) async fn waiting<'a>(&'a self, session: &'a str) -> Pin<Box<impl Future<Output = TestResponse> + 'a>> {
+        let mut waiting = Box::pin(async move { self.request(&self.ana, session, &call(1, "wait")).await });
         assert!(futures_util::poll!(&mut waiting).is_pending());
         waiting
     }
 
-    /// Sends a request of version 2026-07-28, as it should be.
-    pub(super) async fn alone(&self, principal: &Principal, id: i64, method: &str, params: Value) -> Reply {
+    /// Sends a request of version 2026-07-28, with matching headers.
+    pub(super) async fn alone(&self, principal: &Principal, id: i64, method: &str, params: Value) -> TestResponse {
         let message = standing_alone(id, method, params);
         let addressed = |field| message["params"][field].as_str();
         let name = addressed("name").or(addressed("uri")).unwrap_or_default().to_owned();
@@ -137,16 +142,16 @@ impl Fixture {
         self.post(principal, &headers, &message).await
     }
 
-    /// Begins a session, and gives its id.
+    /// Begins a session, and returns its id.
     pub(super) async fn begin(&self, principal: &Principal) -> String {
-        let reply = self.post(principal, &[], &hello()).await;
-        assert_eq!(reply.status, StatusCode::OK);
-        reply.headers["mcp-session-id"].to_str().unwrap().to_owned()
+        let response = self.post(principal, &[], &hello()).await;
+        assert_eq!(response.status, StatusCode::OK);
+        response.headers["mcp-session-id"].to_str().unwrap().to_owned()
     }
 
-    pub(super) async fn get(&self, principal: &Principal, session: &str) -> Reply {
+    pub(super) async fn get(&self, principal: &Principal, session: &str) -> TestResponse {
         let headers = head(&[("accept", "text/event-stream"), ("mcp-session-id", session)]);
-        Reply::of(crate::http::listen(State(self.server.clone()), Extension(principal.clone()), headers).await)
+        TestResponse::of(crate::http::listen(State(self.server.clone()), Extension(principal.clone()), headers).await)
     }
 
     pub(super) async fn delete(&self, principal: &Principal, session: &str) -> StatusCode {
@@ -180,21 +185,21 @@ pub(super) fn cancel(id: i64) -> Value {
     json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": id}})
 }
 
-/// A request that says of itself all that one of version 2026-07-28 must.
+/// A complete stateless request of version 2026-07-28.
 pub(super) fn standing_alone(id: i64, method: &str, mut params: Value) -> Value {
     params["_meta"]["io.modelcontextprotocol/protocolVersion"] = "2026-07-28".into();
     params["_meta"]["io.modelcontextprotocol/clientCapabilities"] = json!({});
     message(id, method, params)
 }
 
-/// A response, of which the body can be read bit by bit.
-pub(super) struct Reply {
+/// A response with a body that is read event by event.
+pub(super) struct TestResponse {
     pub(super) status: StatusCode,
     pub(super) headers: HeaderMap,
     body: Pin<Box<dyn Stream<Item = Bytes> + Send>>,
 }
 
-impl Reply {
+impl TestResponse {
     fn of(response: Response) -> Self {
         let (head, body) = response.into_parts();
         let body = Box::pin(body.into_data_stream().map(|chunk| chunk.unwrap()));

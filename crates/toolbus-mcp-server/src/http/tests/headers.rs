@@ -1,4 +1,4 @@
-//! Content of the headers: kinds of content, versions, and what they repeat of the message.
+//! Content of the headers: kinds of content, versions, and repeated fields of the message.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -9,7 +9,7 @@ use super::fixture::{BOTH, Fixture, JSON, call, hello, message, standing_alone};
 const NEW: (&str, &str) = ("mcp-protocol-version", "2026-07-28");
 
 #[tokio::test(start_paused = true)]
-async fn both_kinds_of_answers_must_be_accepted() {
+async fn clients_must_accept_json_and_event_streams() {
     let world = Fixture::new();
     for accept in ["application/json", "text/event-stream", "text/html", ""] {
         let refusal = world.send(&world.ana, &[JSON, ("accept", accept)], hello().to_string()).await.refusal().await;
@@ -17,15 +17,15 @@ async fn both_kinds_of_answers_must_be_accepted() {
         assert_eq!(refusal, text, "{accept}");
     }
     for accept in ["*/*", "application/*, text/*;q=0.5", "TEXT/Event-Stream,application/JSON; charset=utf-8"] {
-        let reply = world.send(&world.ana, &[JSON, ("accept", accept)], hello().to_string()).await;
-        assert_eq!(reply.status.as_u16(), 200, "{accept}");
+        let response = world.send(&world.ana, &[JSON, ("accept", accept)], hello().to_string()).await;
+        assert_eq!(response.status.as_u16(), 200, "{accept}");
     }
     let split = [JSON, ("accept", "text/event-stream"), ("accept", "application/json")];
     assert_eq!(world.send(&world.ana, &split, hello().to_string()).await.status.as_u16(), 200);
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_body_must_be_said_to_be_json() {
+async fn the_content_type_must_be_json() {
     let world = Fixture::new();
     for kind in ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data", "application/jsonx", ""] {
         let refusal =
@@ -39,7 +39,7 @@ async fn the_body_must_be_said_to_be_json() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_version_that_is_not_spoken_is_refused_with_those_that_are() {
+async fn an_unsupported_version_is_refused_with_the_supported_ones() {
     let (world, session) = Fixture::begun().await;
     let headers = [("mcp-session-id", &*session), ("mcp-protocol-version", "1999-01-01")];
     let body = world.post(&world.ana, &headers, &call(1, "echo")).await.json().await;
@@ -63,7 +63,7 @@ async fn a_session_may_leave_its_version_out() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_request_that_stands_alone_says_the_same_in_headers_and_message() {
+async fn headers_of_a_stateless_request_must_match_its_message() {
     let world = Fixture::new();
     let echo = || standing_alone(1, "tools/call", json!({"name": "echo", "arguments": {}}));
     let (method, name) = (("mcp-method", "tools/call"), ("mcp-name", "echo"));
@@ -104,7 +104,7 @@ async fn a_name_that_no_header_can_hold_comes_in_base64() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn no_member_of_the_message_makes_the_name_in_the_header_count_for_nothing() {
+async fn no_field_of_the_message_disables_the_check_of_the_name_header() {
     let world = Fixture::new();
     for more in [json!({"uri": 7}), json!({"uri": {"a": 1}}), json!({"_meta": {"uri": 1}})] {
         let mut params = json!({"name": "echo", "arguments": {}});
@@ -118,7 +118,7 @@ async fn no_member_of_the_message_makes_the_name_in_the_header_count_for_nothing
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_request_that_stands_alone_must_say_of_itself_what_there_is_to_be_said() {
+async fn a_stateless_request_must_state_a_supported_version() {
     let world = Fixture::new();
     let headers = [NEW, ("mcp-method", "tools/list")];
     let refusal = world.post(&world.ana, &headers, &message(1, "tools/list", json!({}))).await.refusal().await;
@@ -131,10 +131,10 @@ async fn a_request_that_stands_alone_must_say_of_itself_what_there_is_to_be_said
 }
 
 #[tokio::test(start_paused = true)]
-async fn methods_of_the_other_generation_are_not_there() {
+async fn methods_of_the_other_generation_are_unknown() {
     let (world, session) = Fixture::begun().await;
     for method in ["server/discover", "subscriptions/listen"] {
-        let refusal = world.ask(&world.ana, &session, &message(1, method, json!({"notifications": {}}))).await;
+        let refusal = world.request(&world.ana, &session, &message(1, method, json!({"notifications": {}}))).await;
         let refusal = refusal.refusal().await;
         assert!(refusal.starts_with("200 1 -32601 ") || refusal.starts_with("400 1 -32602 "), "{method}: {refusal}");
     }
@@ -142,12 +142,12 @@ async fn methods_of_the_other_generation_are_not_there() {
         let refusal = world.alone(&world.ana, 1, method, json!({})).await.refusal().await;
         assert_eq!(refusal, format!("404 1 -32601 There is no method `{method}` here."));
     }
-    let again = world.ask(&world.ana, &session, &hello()).await;
+    let again = world.request(&world.ana, &session, &hello()).await;
     assert_ne!(again.headers["mcp-session-id"], *session, "a second handshake begins another session");
 }
 
 #[tokio::test(start_paused = true)]
-async fn headers_that_narrow_are_refused_when_they_cannot_be_read() {
+async fn unreadable_narrowing_headers_are_refused() {
     let world = Fixture::new();
     for name in ["rb-binding", "rb-tool-profile"] {
         for values in [&["caf\u{e9}"][..], &["one", "two"]] {
@@ -156,8 +156,8 @@ async fn headers_that_narrow_are_refused_when_they_cannot_be_read() {
             let refusal = world.post(&world.ana, &headers, &hello()).await.refusal().await;
             assert_eq!(refusal, format!("400 0 -32600 {expected}"), "{values:?}");
             let echo = standing_alone(1, "tools/call", json!({"name": "echo"}));
-            let said = [NEW, ("mcp-method", "tools/call"), ("mcp-name", "echo")].into_iter().chain(headers);
-            let refusal = world.post(&world.ana, &said.collect::<Vec<_>>(), &echo).await.refusal().await;
+            let all = [NEW, ("mcp-method", "tools/call"), ("mcp-name", "echo")].into_iter().chain(headers);
+            let refusal = world.post(&world.ana, &all.collect::<Vec<_>>(), &echo).await.refusal().await;
             assert_eq!(refusal, format!("400 1 -32600 {expected}"), "{values:?}");
         }
     }
@@ -165,17 +165,17 @@ async fn headers_that_narrow_are_refused_when_they_cannot_be_read() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_session_keeps_what_narrows_it() {
+async fn a_session_keeps_its_narrowing_headers() {
     let world = Fixture::new();
     let began = world.post(&world.ana, &[("rb-tool-profile", "small")], &hello()).await;
     let session = began.headers["mcp-session-id"].to_str().unwrap().to_owned();
-    let asked = async |more: &[(&str, &str)]| {
+    let status_with = async |more: &[(&str, &str)]| {
         let headers: Vec<_> = [("mcp-session-id", &*session)].into_iter().chain(more.iter().copied()).collect();
         world.post(&world.ana, &headers, &call(1, "echo")).await.status.as_u16()
     };
-    assert_eq!(asked(&[]).await, 200);
-    assert_eq!(asked(&[("rb-tool-profile", "small")]).await, 200);
-    assert_eq!(asked(&[("rb-tool-profile", "large")]).await, 400);
-    assert_eq!(asked(&[("rb-tool-profile", "small"), ("rb-tool-profile", "large")]).await, 400);
-    assert_eq!(asked(&[("rb-binding", "telegram:ana")]).await, 400);
+    assert_eq!(status_with(&[]).await, 200);
+    assert_eq!(status_with(&[("rb-tool-profile", "small")]).await, 200);
+    assert_eq!(status_with(&[("rb-tool-profile", "large")]).await, 400);
+    assert_eq!(status_with(&[("rb-tool-profile", "small"), ("rb-tool-profile", "large")]).await, 400);
+    assert_eq!(status_with(&[("rb-binding", "telegram:ana")]).await, 400);
 }

@@ -1,11 +1,11 @@
-//! Bodies that are no message, or none that should be taken.
+//! Bodies that are no message, or an unacceptable one.
 
 use axum::body::Bytes;
 use serde_json::json;
 
 use super::fixture::{BOTH, Fixture, JSON, MAX_BODY, call, cancel, hello, message};
 
-/// Returns what a body gets in a session of ana's.
+/// Returns the refusal of a body in a session of ana's.
 async fn refused(body: impl Into<Bytes>) -> String {
     let (world, session) = Fixture::begun().await;
     let refusal = world.send(&world.ana, &[JSON, BOTH, ("mcp-session-id", &session)], body).await.refusal().await;
@@ -14,7 +14,7 @@ async fn refused(body: impl Into<Bytes>) -> String {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_body_that_is_no_text_no_json_or_not_all_of_it_is_refused() {
+async fn an_invalid_or_incomplete_json_body_is_refused() {
     insta::assert_snapshot!(refused(b"\xff\xfe{}".to_vec()).await, @"400 null -32700 The message is no JSON: expected value at line 1 column 1.");
     let invalid = [&b"{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"p\xffng\"}"[..]].concat();
     insta::assert_snapshot!(refused(invalid).await, @"400 null -32700 The message is no JSON: invalid unicode code point at line 1 column 36.");
@@ -25,7 +25,7 @@ async fn a_body_that_is_no_text_no_json_or_not_all_of_it_is_refused() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_error_repeats_only_a_little_of_what_it_is_about() {
+async fn an_error_shortens_the_input_that_it_repeats() {
     let long = "x".repeat(MAX_BODY / 2);
     for body in [
         json!(long),
@@ -38,7 +38,7 @@ async fn an_error_repeats_only_a_little_of_what_it_is_about() {
         json!({"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": {"cursor": long}}),
     ] {
         let (world, session) = Fixture::begun().await;
-        let text = world.ask(&world.ana, &session, &body).await.text().await;
+        let text = world.request(&world.ana, &session, &body).await.text().await;
         assert!(text.len() < 500 && text.contains(r#""error":{"code":-32"#), "{} bytes: {text:.500}", text.len());
     }
 }
@@ -59,14 +59,14 @@ async fn ten_thousand_levels_neither_end_the_process_nor_reach_a_tool_as_paramet
 #[tokio::test(start_paused = true)]
 async fn a_name_that_is_empty_huge_or_no_text_is_refused_or_names_no_tool() {
     let (world, session) = Fixture::begun().await;
-    let mut told = String::new();
+    let mut refusals = String::new();
     for name in [json!(""), json!("a\u{0}\u{202e}b"), json!("x".repeat(1_025)), json!(7), json!(null)] {
         let message = message(1, "tools/call", json!({"name": name}));
-        told += &(world.ask(&world.ana, &session, &message).await.refusal().await + "\n");
+        refusals += &(world.request(&world.ana, &session, &message).await.refusal().await + "\n");
     }
     let missing = message(1, "tools/call", json!({}));
-    told += &world.ask(&world.ana, &session, &missing).await.refusal().await;
-    insta::assert_snapshot!(told.escape_debug().to_string().replace("\\n", "\n"), @r"
+    refusals += &world.request(&world.ana, &session, &missing).await.refusal().await;
+    insta::assert_snapshot!(refusals.escape_debug().to_string().replace("\\n", "\n"), @r"
     200 1 -32602 Tool \'\' is not registered.
     200 1 -32602 Tool \'a\0\u{202e}b\' is not registered.
     200 1 -32602 The name has 1025 bytes; at most 1024 are taken.
@@ -82,11 +82,11 @@ async fn arguments_that_are_no_object_are_refused() {
     let (world, session) = Fixture::begun().await;
     for arguments in [json!([1]), json!("{}"), json!(7), json!(true)] {
         let message = message(1, "tools/call", json!({"name": "echo", "arguments": arguments}));
-        let refusal = world.ask(&world.ana, &session, &message).await.refusal().await;
+        let refusal = world.request(&world.ana, &session, &message).await.refusal().await;
         assert_eq!(refusal, "200 1 -32602 The arguments are no JSON object.", "{arguments}");
     }
     let none = message(1, "tools/call", json!({"name": "echo", "arguments": null}));
-    assert_eq!(world.ask(&world.ana, &session, &none).await.json().await["result"]["isError"], false);
+    assert_eq!(world.request(&world.ana, &session, &none).await.json().await["result"]["isError"], false);
     assert_eq!(world.backend.log(), ["began echo", "ended echo"]);
 }
 
@@ -97,19 +97,19 @@ async fn arguments_reach_the_backend_as_they_are_written() {
     let written = format!(r#"{{"id":"one", "id":"two","deep":{}1{}}}"#, "[".repeat(10_000), "]".repeat(10_000));
     let params = format!(r#"{{"name":"echo","arguments":{written}}}"#);
     let body = format!(r#"{{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{params}}}"#);
-    let reply = world.send(&world.ana, &[JSON, BOTH, ("mcp-session-id", &session)], body).await.json().await;
-    assert_eq!(reply["result"]["content"][0]["text"], written);
+    let response = world.send(&world.ana, &[JSON, BOTH, ("mcp-session-id", &session)], body).await.json().await;
+    assert_eq!(response["result"]["content"][0]["text"], written);
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_no_request_is_taken_and_not_answered() {
+async fn responses_and_notifications_are_accepted_without_a_response() {
     let (world, session) = Fixture::begun().await;
     let response = json!({"jsonrpc": "2.0", "id": 1, "result": {}});
     let unknown = json!({"jsonrpc": "2.0", "method": "notifications/made_up", "params": {"a": 1}});
     let malformed = json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": {}}});
     for body in [response, unknown, malformed, cancel(99)] {
-        let reply = world.ask(&world.ana, &session, &body).await;
-        assert_eq!((reply.status.as_u16(), reply.text().await.as_str()), (202, ""), "{body}");
+        let response = world.request(&world.ana, &session, &body).await;
+        assert_eq!((response.status.as_u16(), response.text().await.as_str()), (202, ""), "{body}");
     }
 }
 
@@ -137,6 +137,6 @@ async fn ids_that_are_written_in_other_letters_are_the_same() {
     insta::assert_snapshot!(second, @r#"200 "a/é" -32600 A request of the id "a/é" is under way in this session. Use each id once."#);
     let cancelled = r#"{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":"\u0061/é"}}"#;
     world.send(&world.ana, &headers, cancelled).await;
-    assert_eq!(first.await.event().await, None, "a request that was cancelled is not answered");
-    assert_eq!(world.ask(&world.ana, &session, &call(2, "echo")).await.status.as_u16(), 200);
+    assert_eq!(first.await.event().await, None, "a request that was cancelled gets no response");
+    assert_eq!(world.request(&world.ana, &session, &call(2, "echo")).await.status.as_u16(), 200);
 }

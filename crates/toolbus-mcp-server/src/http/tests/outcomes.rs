@@ -9,22 +9,22 @@ use toolbus_core::tool::Effect;
 
 use super::fixture::{Fixture, call};
 
-/// Returns what is seen of a failure, in a session.
+/// Returns the response to a call that fails so, in a session.
 async fn seen(failure: ToolFailure) -> String {
     let (world, session) = Fixture::begun().await;
     world.backend.script(Err(failure));
-    let reply = world.ask(&world.ana, &session, &call(1, "scripted")).await;
-    assert_eq!(reply.status.as_u16(), 200);
-    reply.text().await
+    let response = world.request(&world.ana, &session, &call(1, "scripted")).await;
+    assert_eq!(response.status.as_u16(), 200);
+    response.text().await
 }
 
 #[tokio::test(start_paused = true)]
-async fn every_failure_is_seen_with_its_code_and_what_may_be_done_about_it() {
+async fn every_failure_has_its_code_retry_hint_and_outcome() {
     let mut table = String::new();
     for cause in Cause::ALL {
         let failure = ToolFailure::new(cause, "What happened.").with_detail("a secret of the log");
-        let told = verdict(cause, Effect::Effectful, true);
-        let text = seen(ToolFailure { verdict: Some(told), ..failure }).await;
+        let verdict_of_cause = verdict(cause, Effect::Effectful, true);
+        let text = seen(ToolFailure { verdict: Some(verdict_of_cause), ..failure }).await;
         assert!(!text.contains("secret"), "{text}");
         let seen: serde_json::Value = serde_json::from_str(&text).unwrap();
         let seen = match &seen["error"] {
@@ -64,17 +64,18 @@ async fn every_failure_is_seen_with_its_code_and_what_may_be_done_about_it() {
 #[tokio::test(start_paused = true)]
 async fn a_failure_is_a_result_with_its_text_for_the_model() {
     let failure = ToolFailure::new(Cause::RateLimited, "Tool 'scripted' was called too often. Try again later.");
-    let told = verdict(Cause::RateLimited, Effect::ReadOnly, false);
-    let failure = ToolFailure { verdict: Some(told), ..failure.with_retry_after(Duration::from_millis(1_500)) };
+    let verdict_of_cause = verdict(Cause::RateLimited, Effect::ReadOnly, false);
+    let failure =
+        ToolFailure { verdict: Some(verdict_of_cause), ..failure.with_retry_after(Duration::from_millis(1_500)) };
     insta::assert_snapshot!(seen(failure).await, @r#"{"jsonrpc":"2.0","id":1,"result":{"content":[{"type":"text","text":"Tool 'scripted' was called too often. Try again later."}],"isError":true,"_meta":{"toolbus/content-trust":"tool-output","toolbus/error":{"code":"rate_limited","isRetryable":true,"retryAfterMs":1500,"outcome":"not_started"}}}}"#);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_tool_that_an_agent_may_not_use_looks_like_one_that_there_is_not() {
+async fn a_forbidden_tool_looks_like_an_absent_one() {
     let (world, session) = Fixture::begun().await;
-    let absent = world.ask(&world.ana, &session, &call(1, "secret")).await.text().await;
+    let absent = world.request(&world.ana, &session, &call(1, "secret")).await.text().await;
     world.backend.has("bea", &["secret"]);
-    let forbidden = world.ask(&world.ana, &session, &call(1, "secret")).await.text().await;
+    let forbidden = world.request(&world.ana, &session, &call(1, "secret")).await.text().await;
     assert_eq!(absent, forbidden);
     let alone = world.alone(&world.ana, 1, "tools/call", json!({"name": "secret"})).await;
     insta::assert_snapshot!(alone.refusal().await, @"200 1 -32602 Tool 'secret' is not registered.");

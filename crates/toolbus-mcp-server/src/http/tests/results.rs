@@ -9,11 +9,11 @@ use toolbus_protocol::ContentBlock;
 
 use super::fixture::{Fixture, call, hello, message};
 
-/// The result of a call that ends with this output, in a session and to a client that has none.
+/// The result of a call with this output, in a session and without one.
 async fn both(output: ToolOutput) -> [Value; 2] {
     let (world, session) = Fixture::begun().await;
     world.backend.script(Ok(output.clone()));
-    let in_session = world.ask(&world.ana, &session, &call(1, "scripted")).await.json().await;
+    let in_session = world.request(&world.ana, &session, &call(1, "scripted")).await.json().await;
     world.backend.script(Ok(output));
     let alone = world.alone(&world.ana, 1, "tools/call", json!({"name": "scripted"})).await.json().await;
     [in_session, alone].map(|mut response| response["result"].take())
@@ -31,7 +31,7 @@ async fn a_text_is_a_block_of_text_marked_as_the_tools_own() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_the_tool_itself_calls_an_error_is_one_and_has_no_code() {
+async fn an_error_result_of_a_tool_has_no_code() {
     let [in_session, _] = both(ToolOutput::error("No such city.")).await;
     insta::assert_snapshot!(in_session, @r#"{"_meta":{"toolbus/content-trust":"tool-output"},"content":[{"text":"No such city.","type":"text"}],"isError":true}"#);
     let [nothing, _] = both(ToolOutput::default()).await;
@@ -39,7 +39,7 @@ async fn what_the_tool_itself_calls_an_error_is_one_and_has_no_code() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn every_kind_of_block_is_one_that_the_protocol_knows() {
+async fn every_block_becomes_one_that_the_protocol_knows() {
     let text = |text: &str| Some(text.to_owned());
     let blocks = vec![
         ContentBlock { text: text("one"), ..block("text") },
@@ -76,7 +76,7 @@ async fn every_kind_of_block_is_one_that_the_protocol_knows() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_structured_part_is_told_to_each_generation_as_far_as_it_knows_such() {
+async fn sessions_get_only_structured_objects() {
     for (value, to_sessions) in [(json!({"a": 1}), true), (json!([1, 2]), false), (json!("text"), false)] {
         let output = ToolOutput { structured: Some(Box::new(value.clone())), ..ToolOutput::text("as text") };
         let [in_session, alone] = both(output).await;
@@ -87,7 +87,7 @@ async fn a_structured_part_is_told_to_each_generation_as_far_as_it_knows_such() 
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_structured_part_that_is_a_block_as_well_is_told_to_everybody_and_once() {
+async fn a_structured_block_is_sent_to_every_client_once() {
     for (value, in_content) in [(json!({"a": 1}), false), (json!([1, 2]), true)] {
         let text = ContentBlock { text: Some("two numbers".to_owned()), ..block("text") };
         let output = ToolOutput {
@@ -104,9 +104,9 @@ async fn a_structured_part_that_is_a_block_as_well_is_told_to_everybody_and_once
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_sound_is_a_resource_where_the_revision_knows_no_sounds() {
+async fn audio_is_a_resource_for_versions_without_audio() {
     let world = Fixture::new();
-    let mut told = String::new();
+    let mut contents = String::new();
     for version in ["2024-11-05", "2025-03-26"] {
         let mut hello = hello();
         hello["params"]["protocolVersion"] = version.into();
@@ -118,10 +118,10 @@ async fn a_sound_is_a_resource_where_the_revision_knows_no_sounds() {
             ..block("audio")
         };
         world.backend.script(Ok(ToolOutput { blocks: vec![sound], ..ToolOutput::default() }));
-        let response = world.ask(&world.ana, session, &call(1, "scripted")).await.json().await;
-        told += &format!("{version} {}\n", response["result"]["content"]);
+        let response = world.request(&world.ana, session, &call(1, "scripted")).await.json().await;
+        contents += &format!("{version} {}\n", response["result"]["content"]);
     }
-    insta::assert_snapshot!(told, @r#"
+    insta::assert_snapshot!(contents, @r#"
     2024-11-05 [{"resource":{"blob":"c291bmQ=","mimeType":"audio/wav","uri":"toolbus:audio"},"type":"resource"}]
     2025-03-26 [{"data":"c291bmQ=","mimeType":"audio/wav","type":"audio"}]
     "#);
@@ -142,29 +142,29 @@ async fn a_link_to_a_part_of_a_result_is_read_as_its_caller_and_only_where_that_
     let link = ContentBlock::memory_link("session/s/tool-x-1-chunk0", "Intro");
     let read = message(1, "resources/read", json!({"uri": link.uri}));
     let session = world.begin(&world.ana).await;
-    let refusal = world.ask(&world.ana, &session, &read).await.refusal().await;
+    let refusal = world.request(&world.ana, &session, &read).await.refusal().await;
     assert_eq!(refusal, "200 1 -32002 There is no resource `toolbus://memory/session/s/tool-x-1-chunk0`.");
     world.backend.has("ana", &["get_from_working_memory"]);
-    let read = world.ask(&world.ana, &session, &read).await.json().await;
+    let read = world.request(&world.ana, &session, &read).await.json().await;
     let content = &read["result"]["contents"][0];
     assert_eq!((&content["uri"], &content["mimeType"]), (&json!(link.uri), &json!("text/plain")));
-    // What the tool was asked for, which the backend of this test repeats.
+    // The arguments of the tool, which the backend of this test repeats.
     assert_eq!(content["text"], r#"{"key":"session/s/tool-x-1-chunk0","limit":1000000}"#);
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_entry_that_cannot_be_read_now_is_not_said_to_be_missing() {
+async fn a_temporary_failure_to_read_an_entry_is_not_reported_as_missing() {
     let world = Fixture::new();
     world.backend.has("ana", &["get_from_working_memory"]);
     let session = world.begin(&world.ana).await;
     let read = message(1, "resources/read", json!({"uri": "toolbus://memory/scripted"}));
     let busy = ToolFailure::new(Cause::Overloaded, "Too many calls are under way.");
     world.backend.script(Err(busy.with_retry_after(Duration::from_secs(1))));
-    let response = world.ask(&world.ana, &session, &read).await.json().await;
+    let response = world.request(&world.ana, &session, &read).await.json().await;
     insta::assert_snapshot!(response["error"], @r#"{"code":-32603,"data":{"code":"overloaded","isRetryable":true,"outcome":"not_started","retryAfterMs":1000},"message":"Too many calls are under way."}"#);
     for missing in [Ok(ToolOutput::error("There is no entry.")), Err(ToolFailure::new(Cause::NotAllowed, "No."))] {
         world.backend.script(missing);
-        let refusal = world.ask(&world.ana, &session, &read).await.refusal().await;
+        let refusal = world.request(&world.ana, &session, &read).await.refusal().await;
         assert_eq!(refusal, "200 1 -32002 There is no resource `toolbus://memory/scripted`.");
     }
 }

@@ -1,4 +1,4 @@
-//! Whose a session is, how many there may be, and what is left of one that has ended.
+//! Owners, limits and ends of sessions.
 
 use std::time::Duration;
 
@@ -8,19 +8,19 @@ use super::fixture::{Fixture, call, cancel, message};
 use crate::auth::{Principal, TokenId};
 
 #[tokio::test(start_paused = true)]
-async fn a_session_that_there_is_not_and_one_of_another_token_look_the_same() {
+async fn an_unknown_session_and_a_session_of_another_token_look_the_same() {
     let (world, session) = Fixture::begun().await;
-    let unknown = world.ask(&world.ana, "made-up", &call(1, "echo")).await.refusal().await;
+    let unknown = world.request(&world.ana, "made-up", &call(1, "echo")).await.refusal().await;
     insta::assert_snapshot!(unknown, @"404 null -32600 There is no such session, or none of this token: it has ended, perhaps. Begin with `initialize`.");
-    let of_other = world.ask(&world.bea, &session, &call(1, "echo")).await.refusal().await;
+    let of_other = world.request(&world.bea, &session, &call(1, "echo")).await.refusal().await;
     let other_token = Principal { token: Some(TokenId(7)), ..world.ana.clone() };
-    let by_other_token = world.ask(&other_token, &session, &call(1, "echo")).await.refusal().await;
+    let by_other_token = world.request(&other_token, &session, &call(1, "echo")).await.refusal().await;
     let without = Principal { token: None, agent: None, ..world.ana.clone() };
-    let by_stranger = world.ask(&without, &session, &call(1, "echo")).await.refusal().await;
+    let by_stranger = world.request(&without, &session, &call(1, "echo")).await.refusal().await;
     assert_eq!([of_other, by_other_token, by_stranger], [unknown.clone(), unknown.clone(), unknown]);
     assert_eq!(world.get(&world.bea, &session).await.status.as_u16(), 404);
     assert_eq!(world.delete(&world.bea, &session).await.as_u16(), 404);
-    assert_eq!(world.ask(&world.ana, &session, &call(1, "echo")).await.status.as_u16(), 200);
+    assert_eq!(world.request(&world.ana, &session, &call(1, "echo")).await.status.as_u16(), 200);
 }
 
 #[tokio::test(start_paused = true)]
@@ -28,8 +28,8 @@ async fn an_id_in_other_letters_twice_or_empty_names_no_session() {
     let (world, session) = Fixture::begun().await;
     let upper = session.to_uppercase();
     assert_ne!(upper, session, "an id without letters would show nothing");
-    assert_eq!(world.ask(&world.ana, &upper, &call(1, "echo")).await.status.as_u16(), 404);
-    assert_eq!(world.ask(&world.ana, "", &call(1, "echo")).await.status.as_u16(), 404);
+    assert_eq!(world.request(&world.ana, &upper, &call(1, "echo")).await.status.as_u16(), 404);
+    assert_eq!(world.request(&world.ana, "", &call(1, "echo")).await.status.as_u16(), 404);
     let twice = [("mcp-session-id", &*session), ("mcp-session-id", &*session)];
     let refusal = world.post(&world.ana, &twice, &call(1, "echo")).await.refusal().await;
     insta::assert_snapshot!(refusal, @"400 null -32600 The header mcp-session-id must have one value, of ASCII.");
@@ -46,15 +46,15 @@ async fn a_session_that_was_ended_is_gone_and_its_calls_are_cancelled() {
     assert_eq!(stream.event().await, None);
     assert_eq!(waiting.await.event().await, None);
     assert_eq!(world.delete(&world.ana, &session).await.as_u16(), 404);
-    assert_eq!(world.ask(&world.ana, &session, &call(2, "echo")).await.status.as_u16(), 404);
+    assert_eq!(world.request(&world.ana, &session, &call(2, "echo")).await.status.as_u16(), 404);
     assert_eq!(world.get(&world.ana, &session).await.status.as_u16(), 404);
-    assert_eq!(world.ask(&world.ana, &session, &cancel(1)).await.status.as_u16(), 404);
+    assert_eq!(world.request(&world.ana, &session, &cancel(1)).await.status.as_u16(), 404);
     assert_eq!(world.backend.log(), ["began wait", "end of a session of ana", "ended wait cancelled"]);
     assert_eq!(world.server.sessions(), 0);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_token_that_begins_session_after_session_ends_its_own_and_nobody_elses() {
+async fn a_token_over_its_session_limit_ends_only_its_own_idle_sessions() {
     let world = Fixture::new();
     let (of_bea, in_use) = (world.begin(&world.bea).await, world.begin(&world.ana).await);
     let _stream = world.get(&world.ana, &in_use).await;
@@ -65,9 +65,9 @@ async fn a_token_that_begins_session_after_session_ends_its_own_and_nobody_elses
         first.get_or_insert(session);
     }
     assert_eq!(world.server.sessions(), 2_001);
-    assert_eq!(world.ask(&world.bea, &of_bea, &message(1, "ping", json!({}))).await.status.as_u16(), 200);
-    assert_eq!(world.ask(&world.ana, &in_use, &message(1, "ping", json!({}))).await.status.as_u16(), 200);
-    assert_eq!(world.ask(&world.ana, &first.unwrap(), &message(1, "ping", json!({}))).await.status.as_u16(), 404);
+    assert_eq!(world.request(&world.bea, &of_bea, &message(1, "ping", json!({}))).await.status.as_u16(), 200);
+    assert_eq!(world.request(&world.ana, &in_use, &message(1, "ping", json!({}))).await.status.as_u16(), 200);
+    assert_eq!(world.request(&world.ana, &first.unwrap(), &message(1, "ping", json!({}))).await.status.as_u16(), 404);
     let ended = world.backend.log().iter().filter(|line| *line == "end of a session of ana").count();
     assert_eq!(ended, 501, "what was built for a session that made room is taken down");
 }
@@ -87,14 +87,14 @@ async fn a_token_whose_sessions_are_all_in_use_begins_no_other() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn sessions_that_nobody_uses_end_by_themselves_and_all_of_them_with_the_server() {
+async fn idle_sessions_end_by_themselves_and_all_sessions_with_the_server() {
     let world = Fixture::new();
     let running = tokio::spawn(world.server.clone().run());
     let (idle, listening) = (world.begin(&world.ana).await, world.begin(&world.bea).await);
     let mut stream = world.get(&world.bea, &listening).await;
     tokio::time::sleep(Duration::from_secs(61 * 60)).await;
     assert_eq!(world.server.sessions(), 1);
-    assert_eq!(world.ask(&world.ana, &idle, &call(1, "echo")).await.status.as_u16(), 404);
+    assert_eq!(world.request(&world.ana, &idle, &call(1, "echo")).await.status.as_u16(), 404);
     world.closing.cancel();
     running.await.unwrap();
     assert_eq!(stream.event().await, None);
@@ -102,7 +102,7 @@ async fn sessions_that_nobody_uses_end_by_themselves_and_all_of_them_with_the_se
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_session_whose_client_has_gone_from_its_stream_ends_like_any_other() {
+async fn a_session_ends_an_hour_after_its_stream() {
     let world = Fixture::new();
     let running = tokio::spawn(world.server.clone().run());
     let session = world.begin(&world.ana).await;
@@ -119,7 +119,7 @@ async fn a_session_whose_client_has_gone_from_its_stream_ends_like_any_other() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn sessions_whose_token_was_withdrawn_end_soon() {
+async fn sessions_of_a_revoked_token_end_soon() {
     let world = Fixture::new();
     let running = tokio::spawn(world.server.clone().run());
     world.begin(&world.ana).await;
@@ -132,20 +132,20 @@ async fn sessions_whose_token_was_withdrawn_end_soon() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_session_has_so_many_requests_under_way_and_takes_more_once_one_has_ended() {
+async fn a_session_has_a_bounded_number_of_requests_under_way() {
     let (world, session) = Fixture::begun().await;
     let messages: Vec<_> = (0..512).map(|id| call(id, "wait")).collect();
     let mut waiting: Vec<_> =
-        messages.iter().map(|message| Box::pin(world.ask(&world.ana, &session, message))).collect();
+        messages.iter().map(|message| Box::pin(world.request(&world.ana, &session, message))).collect();
     for request in &mut waiting {
         assert!(futures_util::poll!(request).is_pending());
     }
-    let refusal = world.ask(&world.ana, &session, &call(600, "echo")).await.refusal().await;
+    let refusal = world.request(&world.ana, &session, &call(600, "echo")).await.refusal().await;
     insta::assert_snapshot!(refusal, @"200 600 -32600 512 requests of this session are under way. Wait until one is answered.");
     let other = world.begin(&world.ana).await;
-    assert_eq!(world.ask(&world.ana, &other, &call(600, "echo")).await.status.as_u16(), 200);
-    world.ask(&world.ana, &session, &cancel(7)).await;
+    assert_eq!(world.request(&world.ana, &other, &call(600, "echo")).await.status.as_u16(), 200);
+    world.request(&world.ana, &session, &cancel(7)).await;
     assert_eq!(waiting.remove(7).await.event().await, None);
-    let response = world.ask(&world.ana, &session, &call(7, "echo")).await.json().await;
+    let response = world.request(&world.ana, &session, &call(7, "echo")).await.json().await;
     assert_eq!(response["result"]["isError"], false, "{response}");
 }

@@ -1,16 +1,16 @@
-//! Streams of news: who listens, and what is told.
+//! Streams of notifications.
 
 use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::fixture::{BOTH, Fixture, JSON, Reply, message, standing_alone};
+use super::fixture::{BOTH, Fixture, JSON, TestResponse, message, standing_alone};
 
 const TOOLS: &str = "notifications/tools/list_changed";
 const RESOURCES: &str = "notifications/resources/list_changed";
 
-/// Returns what comes next, if it comes soon.
-async fn soon(stream: &mut Reply) -> Option<Value> {
+/// Returns the next event, if it comes soon.
+async fn soon(stream: &mut TestResponse) -> Option<Value> {
     tokio::time::timeout(Duration::from_secs(60), stream.event()).await.ok().flatten()
 }
 
@@ -20,19 +20,19 @@ fn method(event: Option<Value>) -> String {
 
 async fn list(world: &Fixture, session: &str) {
     for method in ["tools/list", "resources/list"] {
-        world.ask(&world.ana, session, &message(1, method, json!({}))).await;
+        world.request(&world.ana, session, &message(1, method, json!({}))).await;
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_changes_is_told_once_for_each_burst() {
+async fn each_burst_of_changes_is_notified_once() {
     let (world, session) = Fixture::begun().await;
     list(&world, &session).await;
     let mut stream = world.get(&world.ana, &session).await;
     assert_eq!(soon(&mut stream).await, None);
     for number in 0..10 {
         world.backend.has("ana", &["echo", &format!("new_{number}")]);
-        world.backend.says(&format!("text {number}"));
+        world.backend.set_instructions(&format!("text {number}"));
     }
     assert_eq!([method(soon(&mut stream).await), method(soon(&mut stream).await)], [TOOLS, RESOURCES]);
     assert_eq!(soon(&mut stream).await, None);
@@ -42,7 +42,7 @@ async fn what_changes_is_told_once_for_each_burst() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_concerns_others_and_what_is_as_before_is_not_told() {
+async fn changes_of_other_agents_and_unchanged_lists_are_not_notified() {
     let (world, session) = Fixture::begun().await;
     let mut stream = world.get(&world.ana, &session).await;
     world.backend.has("bea", &["secret"]);
@@ -51,7 +51,7 @@ async fn what_concerns_others_and_what_is_as_before_is_not_told() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_changed_while_nobody_listened_is_told_to_who_listens_again() {
+async fn changes_before_a_stream_are_notified_until_the_client_lists() {
     let (world, session) = Fixture::begun().await;
     list(&world, &session).await;
     world.backend.has("ana", &["echo"]);
@@ -61,33 +61,33 @@ async fn what_changed_while_nobody_listened_is_told_to_who_listens_again() {
     drop(stream);
     list(&world, &session).await;
     let mut stream = world.get(&world.ana, &session).await;
-    assert_eq!(soon(&mut stream).await, None, "it has listed what there is");
+    assert_eq!(soon(&mut stream).await, None, "the client has listed the change");
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_was_told_to_a_stream_that_broke_is_told_again() {
+async fn notifications_of_a_broken_stream_are_repeated() {
     let (world, session) = Fixture::begun().await;
     list(&world, &session).await;
     let mut stream = world.get(&world.ana, &session).await;
     world.backend.has("ana", &["echo"]);
-    assert_eq!(method(soon(&mut stream).await), TOOLS, "as far as the server can know");
+    assert_eq!(method(soon(&mut stream).await), TOOLS, "the server cannot know that it is lost");
     drop(stream);
     let mut again = world.get(&world.ana, &session).await;
     assert_eq!(method(soon(&mut again).await), TOOLS);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_client_that_never_listed_is_told_what_changed_since_it_first_listened() {
+async fn a_client_that_never_listed_is_notified_of_changes_since_its_first_stream() {
     let (world, session) = Fixture::begun().await;
     drop(world.get(&world.ana, &session).await);
-    world.backend.says("something new");
+    world.backend.set_instructions("something new");
     let mut stream = world.get(&world.ana, &session).await;
     assert_eq!(method(soon(&mut stream).await), RESOURCES);
     assert_eq!(soon(&mut stream).await, None);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_stream_that_nobody_reads_keeps_nothing_of_ten_thousand_changes() {
+async fn an_unread_stream_merges_ten_thousand_changes() {
     let (world, session) = Fixture::begun().await;
     let mut stream = world.get(&world.ana, &session).await;
     for number in 0..10_000 {
@@ -98,7 +98,7 @@ async fn a_stream_that_nobody_reads_keeps_nothing_of_ten_thousand_changes() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_second_stream_of_a_session_takes_the_place_of_the_first() {
+async fn a_second_stream_of_a_session_replaces_the_first() {
     let (world, session) = Fixture::begun().await;
     let mut first = world.get(&world.ana, &session).await;
     let mut second = world.get(&world.ana, &session).await;
@@ -108,16 +108,16 @@ async fn the_second_stream_of_a_session_takes_the_place_of_the_first() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_stream_of_a_client_without_a_session_tells_what_it_asked_for() {
+async fn a_stateless_stream_has_only_the_requested_notifications() {
     let world = Fixture::new();
     let listen = json!({"notifications": {"toolsListChanged": true, "promptsListChanged": true}});
     let mut stream = world.alone(&world.ana, 7, "subscriptions/listen", listen).await;
     let first = stream.event().await.unwrap();
     insta::assert_snapshot!(first, @r#"{"jsonrpc":"2.0","method":"notifications/subscriptions/acknowledged","params":{"_meta":{"io.modelcontextprotocol/subscriptionId":7},"notifications":{"toolsListChanged":true}}}"#);
-    world.backend.says("something new");
+    world.backend.set_instructions("something new");
     world.backend.has("ana", &["echo"]);
-    let told = soon(&mut stream).await.unwrap();
-    insta::assert_snapshot!(told, @r#"{"jsonrpc":"2.0","method":"notifications/tools/list_changed","params":{"_meta":{"io.modelcontextprotocol/subscriptionId":7}}}"#);
+    let notification = soon(&mut stream).await.unwrap();
+    insta::assert_snapshot!(notification, @r#"{"jsonrpc":"2.0","method":"notifications/tools/list_changed","params":{"_meta":{"io.modelcontextprotocol/subscriptionId":7}}}"#);
     assert_eq!(soon(&mut stream).await, None);
 }
 
@@ -132,8 +132,8 @@ async fn a_stream_repeats_its_id_as_the_client_wrote_it() {
     let stream = world.send(&world.ana, &headers, request).await;
     world.closing.cancel();
     let text = stream.text().await;
-    let said: Vec<&str> = text.lines().filter_map(|line| line.strip_prefix("data: ")).collect();
-    insta::assert_snapshot!(said.join("\n"), @r#"
+    let messages: Vec<&str> = text.lines().filter_map(|line| line.strip_prefix("data: ")).collect();
+    insta::assert_snapshot!(messages.join("\n"), @r#"
     {"jsonrpc":"2.0","method":"notifications/subscriptions/acknowledged","params":{"_meta":{"io.modelcontextprotocol/subscriptionId":123456789012345678901234567890},"notifications":{"toolsListChanged":true}}}
     {"jsonrpc":"2.0","id":123456789012345678901234567890,"result":{"resultType":"complete","_meta":{"io.modelcontextprotocol/subscriptionId":123456789012345678901234567890,"io.modelcontextprotocol/serverInfo":{"name":"toolbus","title":"Toolbus","version":"0.0.0"}}}}
     "#);

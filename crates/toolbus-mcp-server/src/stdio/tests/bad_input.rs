@@ -1,9 +1,9 @@
-//! Input that is no message, or none at this time.
+//! Input that is no message, or an untimely one.
 
 use super::fixture::{Fixture, INITIALIZE, MAX_BODY, call, plain};
 
 #[tokio::test(start_paused = true)]
-async fn whatever_is_no_message_is_answered_with_what_is_wrong_and_the_next_one_is_taken() {
+async fn an_invalid_message_gets_an_error_and_the_next_one_is_read() {
     let mut world = Fixture::begun().await;
     let mut table = String::new();
     for bad in [
@@ -27,9 +27,9 @@ async fn whatever_is_no_message_is_answered_with_what_is_wrong_and_the_next_one_
     ] {
         world.write(bad).await;
         world.write(b"\n").await;
-        let response = world.hear().await;
+        let response = world.receive().await;
         table += &format!("{}\n  {response}\n", String::from_utf8_lossy(bad).escape_debug());
-        assert!(world.ask(&plain(9, "ping")).await.contains(r#""id":9,"result""#));
+        assert!(world.request(&plain(9, "ping")).await.contains(r#""id":9,"result""#));
     }
     insta::assert_snapshot!(table, @r#"
     {
@@ -70,7 +70,7 @@ async fn whatever_is_no_message_is_answered_with_what_is_wrong_and_the_next_one_
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_needs_no_answer_gets_none() {
+async fn responses_and_notifications_get_no_response() {
     let mut world = Fixture::begun().await;
     for line in [
         "",
@@ -82,30 +82,30 @@ async fn what_needs_no_answer_gets_none() {
         r#"{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":{}}}"#,
         r#"{"jsonrpc":"2.0","method":"tools/call","params":{"name":"echo"}}"#,
     ] {
-        world.say(line).await;
+        world.send(line).await;
     }
-    world.hear_nothing().await;
+    world.receive_nothing().await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_line_that_is_too_long_is_passed_over() {
     let mut world = Fixture::begun().await;
     let padded = |length: usize| format!("{}{}", plain(1, "ping"), " ".repeat(length - plain(1, "ping").len()));
-    assert!(world.ask(&padded(MAX_BODY)).await.contains("result"));
-    insta::assert_snapshot!(world.ask(&padded(MAX_BODY + 1)).await, @r#"{"jsonrpc":"2.0","id":null,"error":{"code":-32600,"message":"The message has more than 4096 bytes. Send less."}}"#);
+    assert!(world.request(&padded(MAX_BODY)).await.contains("result"));
+    insta::assert_snapshot!(world.request(&padded(MAX_BODY + 1)).await, @r#"{"jsonrpc":"2.0","id":null,"error":{"code":-32600,"message":"The message has more than 4096 bytes. Send less."}}"#);
     world.write(&vec![b'x'; 500_000]).await;
-    world.say("").await;
-    assert!(world.hear().await.contains("-32600"));
-    assert!(world.ask(&plain(2, "ping")).await.contains("result"));
+    world.send("").await;
+    assert!(world.receive().await.contains("-32600"));
+    assert!(world.request(&plain(2, "ping")).await.contains("result"));
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_client_says_hello_first_and_once() {
+async fn a_client_initializes_first_and_once() {
     let mut world = Fixture::new();
-    assert!(world.ask(&plain(1, "ping")).await.contains("result"), "a client may ask whether anybody is there");
-    insta::assert_snapshot!(world.ask(&call(2, "echo")).await, @r#"{"jsonrpc":"2.0","id":2,"error":{"code":-32600,"message":"There is no session. Begin with `initialize`, or say in the request's `_meta` which revision it is written in."}}"#);
-    insta::assert_snapshot!(world.ask(&plain(3, "initialize")).await, @r#"{"jsonrpc":"2.0","id":3,"error":{"code":-32602,"message":"The parameters are not what the method takes: missing field `protocolVersion` at line 1 column 2."}}"#);
-    world.ask(INITIALIZE).await;
-    insta::assert_snapshot!(world.ask(INITIALIZE).await, @r#"{"jsonrpc":"2.0","id":0,"error":{"code":-32600,"message":"There is a session already, which lasts as long as this connection."}}"#);
-    assert!(world.ask(&call(2, "echo")).await.contains("result"));
+    assert!(world.request(&plain(1, "ping")).await.contains("result"), "ping needs no session");
+    insta::assert_snapshot!(world.request(&call(2, "echo")).await, @r#"{"jsonrpc":"2.0","id":2,"error":{"code":-32600,"message":"There is no session. Begin with `initialize`, or say in the request's `_meta` which revision it is written in."}}"#);
+    insta::assert_snapshot!(world.request(&plain(3, "initialize")).await, @r#"{"jsonrpc":"2.0","id":3,"error":{"code":-32602,"message":"The parameters are not what the method takes: missing field `protocolVersion` at line 1 column 2."}}"#);
+    world.request(INITIALIZE).await;
+    insta::assert_snapshot!(world.request(INITIALIZE).await, @r#"{"jsonrpc":"2.0","id":0,"error":{"code":-32600,"message":"There is a session already, which lasts as long as this connection."}}"#);
+    assert!(world.request(&call(2, "echo")).await.contains("result"));
 }

@@ -1,4 +1,4 @@
-//! One client of a server with a backend of the tests'.
+//! One client of a server with a scripted backend.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -72,15 +72,15 @@ impl Fixture {
         Self::with_pipe(1 << 20)
     }
 
-    /// The client has said hello.
+    /// A fixture whose client has initialized.
     pub(super) async fn begun() -> Self {
         let mut world = Self::new();
-        world.say(INITIALIZE).await;
-        world.hear().await;
+        world.send(INITIALIZE).await;
+        world.receive().await;
         world
     }
 
-    /// Builds a fixture in which what the client does not read fits into a pipe of so many bytes, or waits.
+    /// Builds a fixture with a pipe of so many bytes for unread output.
     pub(super) fn with_pipe(bytes: usize) -> Self {
         let fake = Fake::new(run, &["counts", "echo", "waits"]);
         let closing = CancellationToken::new();
@@ -93,7 +93,7 @@ impl Fixture {
         Self { fake, closing, served, input: Some(input), output }
     }
 
-    pub(super) async fn say(&mut self, line: &str) {
+    pub(super) async fn send(&mut self, line: &str) {
         self.write(format!("{line}\n").as_bytes()).await;
     }
 
@@ -102,34 +102,34 @@ impl Fixture {
     }
 
     /// The next line of the server's.
-    pub(super) async fn hear(&mut self) -> String {
+    pub(super) async fn receive(&mut self) -> String {
         let line = self.output.as_mut().unwrap().next_line();
         tokio::time::timeout(PATIENCE, line).await.expect("a message in time").unwrap().expect("a message")
     }
 
-    /// Asks, and gives the next line, which is the response where nothing else is under way.
-    pub(super) async fn ask(&mut self, line: &str) -> String {
-        self.say(line).await;
-        self.hear().await
+    /// Sends a line, and returns the next one: the response, if nothing else is under way.
+    pub(super) async fn request(&mut self, line: &str) -> String {
+        self.send(line).await;
+        self.receive().await
     }
 
-    /// Asserts that the server has nothing to say.
-    pub(super) async fn hear_nothing(&mut self) {
+    /// Asserts that the server sends nothing.
+    pub(super) async fn receive_nothing(&mut self) {
         let line = tokio::time::timeout(Duration::from_secs(60), self.output.as_mut().unwrap().next_line()).await;
         assert!(line.is_err(), "{line:?}");
     }
 
-    /// Closes the input, as clients do that are done.
+    /// Closes the input.
     pub(super) fn close_input(&mut self) {
         self.input = None;
     }
 
-    /// The client does not read any more.
+    /// Closes the output.
     pub(super) fn close_output(&mut self) {
         self.output = None;
     }
 
-    /// Waits for the end of the server. Gives what it still had to say, and why it ended.
+    /// Waits for the end of the server. Returns its last messages, and the reason of its end.
     pub(super) async fn ended(mut self) -> (Vec<String>, StdioEnd, Vec<String>) {
         let mut rest = Vec::new();
         if let Some(output) = &mut self.output {
@@ -141,7 +141,7 @@ impl Fixture {
         (rest, end, self.fake.log())
     }
 
-    /// Waits for the end of the server without reading what it has to say.
+    /// Waits for the end of the server without reading its output.
     pub(super) async fn served_to_its_end(&mut self) -> StdioEnd {
         tokio::time::timeout(PATIENCE, &mut self.served).await.expect("an end in time").unwrap()
     }

@@ -5,7 +5,7 @@ use rmcp::transport::Transport as _;
 use toolbus_core::Clock;
 use toolbus_core::failure::Cause;
 
-use super::server::{Asked, Server, orderly, status};
+use super::server::{RecordedRequest, Server, orderly, status};
 use super::{begin, call, endpoint, opener};
 use crate::spec::{Credential, HttpKind};
 use crate::transport::http::{HttpOpenError, Opener, classify};
@@ -33,9 +33,9 @@ async fn a_credential_is_sent_with_every_request() {
         begin(&mut transport).await.unwrap();
         transport.send(call(1)).await.unwrap();
         transport.close().await.unwrap();
-        let asked = server.asked();
-        assert!(asked.len() >= 5);
-        assert!(asked.iter().all(|asked| asked.header(name) == Some(value)));
+        let requests = server.requests();
+        assert!(requests.len() >= 5);
+        assert!(requests.iter().all(|request| request.header(name) == Some(value)));
     }
 }
 
@@ -51,15 +51,15 @@ async fn headers_and_the_user_of_the_url_are_sent_and_give_way_to_the_credential
         let mut transport =
             Opener::new(&endpoint, credential, &Default::default(), Clock::SYSTEM).unwrap().open().await.unwrap();
         begin(&mut transport).await.unwrap();
-        let asked = server.asked().pop().unwrap();
-        assert_eq!(asked.headers.get_all("authorization").iter().collect::<Vec<_>>(), [expected]);
-        assert_eq!(asked.header("x-team"), Some("blue"));
+        let request = server.requests().pop().unwrap();
+        assert_eq!(request.headers.get_all("authorization").iter().collect::<Vec<_>>(), [expected]);
+        assert_eq!(request.header("x-team"), Some("blue"));
     }
 }
 
 /// The error of a server that refuses everything.
-async fn refused(credential: Option<Credential>, answer: fn(&Asked) -> Response) -> String {
-    let server = Server::start(answer).await;
+async fn refused(credential: Option<Credential>, respond: fn(&RecordedRequest) -> Response) -> String {
+    let server = Server::start(respond).await;
     let mut texts = Vec::new();
     for kind in [HttpKind::Detect, HttpKind::Sse] {
         let Err(HttpOpenError::AuthRequired { text }) = opener(&server.url, kind, credential.clone()).open().await
@@ -76,18 +76,19 @@ async fn refused(credential: Option<Credential>, answer: fn(&Asked) -> Response)
 }
 
 #[tokio::test]
-async fn a_refusal_says_what_to_configure_and_nothing_that_the_server_wrote() {
-    let plain: fn(&Asked) -> Response = |_| status(401, "hunter2");
-    let challenge: fn(&Asked) -> Response =
+async fn a_refusal_has_advice_and_no_text_of_the_server() {
+    let plain: fn(&RecordedRequest) -> Response = |_| status(401, "hunter2");
+    let challenge: fn(&RecordedRequest) -> Response =
         |_| challenged(401, r#"Bearer realm="hunter2", resource_metadata="https://evil/""#);
-    for answer in [plain, challenge] {
-        let (without, with) = (refused(None, answer).await, refused(bearer(), answer).await);
+    for respond in [plain, challenge] {
+        let (without, with) = (refused(None, respond).await, refused(bearer(), respond).await);
         insta::allow_duplicates! {
             insta::assert_snapshot!(without, @"the MCP server at ORIGIN answered HTTP 401; it asks for a credential and none is configured: configure one");
             insta::assert_snapshot!(with, @"the MCP server at ORIGIN answered HTTP 401; it does not accept the configured credential: renew it");
         }
     }
-    let scope: fn(&Asked) -> Response = |_| challenged(403, r#"Bearer error="insufficient_scope", scope="hunter2""#);
+    let scope: fn(&RecordedRequest) -> Response =
+        |_| challenged(403, r#"Bearer error="insufficient_scope", scope="hunter2""#);
     insta::assert_snapshot!(refused(bearer(), scope).await, @"the MCP server at ORIGIN answered HTTP 403; the configured credential lacks a scope that it asks for: add it");
     insta::assert_snapshot!(refused(bearer(), |_| status(403, "no")).await, @"the MCP server at ORIGIN answered HTTP 403; it does not accept the configured credential: renew it");
 }
@@ -101,5 +102,5 @@ async fn a_credential_that_cannot_be_sent_is_refused_before_anything_is() {
     insta::assert_snapshot!(text(Some(Credential::Bearer(" ".into()))), @"the credential is empty: is the variable or file that it comes from set?");
     insta::assert_snapshot!(text(Some(Credential::Bearer("hunter2\n".into()))), @"the value of header `authorization` has characters that a header cannot carry (a line break at its end?)");
     insta::assert_snapshot!(text(header("a b", "x")), @"`a b` is not a valid header name");
-    assert_eq!(server.asked().len(), 0);
+    assert_eq!(server.requests().len(), 0);
 }

@@ -12,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 use toolbus_core::events::{Discard, McpClientEvents};
 use tracing::Span;
 
-use super::server::{Asked, Server, json_of, orderly, result_of, said, silent_after, status};
+use super::server::{RecordedRequest, Server, json_of, orderly, result_of, silent_after, status, text_result};
 use super::{begin, called, endpoint, opener};
 use crate::process::Launcher;
 use crate::spec::{HttpKind, ServerSpec, TransportSpec};
@@ -20,10 +20,10 @@ use crate::supervise::connect::Connector;
 use crate::transport::http::{HttpOpenError, HttpTransport};
 
 /// A server of HTTP+SSE that refuses posts to its URL with `code`.
-fn only_sse(asked: &Asked, code: u16) -> Response {
-    match asked.method {
+fn only_sse(request: &RecordedRequest, code: u16) -> Response {
+    match request.method {
         Method::GET => silent_after("event: endpoint\ndata: /messages\n\n", &Arc::default()),
-        _ if asked.path == "/messages" => status(202, ""),
+        _ if request.path == "/messages" => status(202, ""),
         _ => status(code, "Cannot POST /mcp"),
     }
 }
@@ -35,18 +35,22 @@ fn refusal_in_json(code: u16) -> Response {
     response
 }
 
-/// A server that answers by `before`, and by `after` once the flag is set.
-async fn replaced(before: fn(&Asked) -> Response, after: fn(&Asked) -> Response) -> (Server, Arc<AtomicBool>) {
+/// A server that responds by `before`, and by `after` once the flag is set.
+async fn replaced(
+    before: fn(&RecordedRequest) -> Response,
+    after: fn(&RecordedRequest) -> Response,
+) -> (Server, Arc<AtomicBool>) {
     let is_replaced = Arc::new(AtomicBool::new(false));
     let replaced = Arc::clone(&is_replaced);
-    let answer = move |asked: &Asked| if replaced.load(Ordering::SeqCst) { after(asked) } else { before(asked) };
-    (Server::start(answer).await, is_replaced)
+    let respond =
+        move |request: &RecordedRequest| if replaced.load(Ordering::SeqCst) { after(request) } else { before(request) };
+    (Server::start(respond).await, is_replaced)
 }
 
 #[tokio::test]
 async fn a_server_that_takes_messages_at_its_url_speaks_streamable_http() {
-    let table: [fn(&Asked) -> Response; 7] = [
-        |asked| result_of(asked, &json!({})),
+    let table: [fn(&RecordedRequest) -> Response; 7] = [
+        |request| result_of(request, &json!({})),
         |_| status(202, ""),
         |_| refusal_in_json(400),
         |_| refusal_in_json(404),
@@ -54,23 +58,23 @@ async fn a_server_that_takes_messages_at_its_url_speaks_streamable_http() {
         |_| status(406, ""),
         |_| status(422, "expected initialize"),
     ];
-    for answer in table {
-        let server = Server::answering("ping", answer).await;
+    for respond in table {
+        let server = Server::responding("ping", respond).await;
         let opener = opener(&server.url, HttpKind::Detect, None);
         assert_eq!(opener.kind_name(), "http?");
         let mut transport = opener.open().await.unwrap();
         assert_eq!(opener.kind_name(), "http");
         begin(&mut transport).await.unwrap();
-        assert_eq!(called(&mut transport, 1).await["result"], said("hello"));
+        assert_eq!(called(&mut transport, 1).await["result"], text_result("hello"));
         opener.open().await.unwrap();
         assert_eq!(server.count("ping"), 1, "what was found out is remembered");
     }
 }
 
 #[tokio::test]
-async fn a_server_that_does_not_is_asked_for_a_stream() {
+async fn a_server_that_refuses_posts_is_tried_as_sse() {
     for code in [400, 404, 405] {
-        let server = Server::start(move |asked| only_sse(asked, code)).await;
+        let server = Server::start(move |request| only_sse(request, code)).await;
         let opener = opener(&server.url, HttpKind::Detect, None);
         assert!(matches!(opener.open().await.unwrap(), HttpTransport::Sse(_)));
         assert_eq!(opener.kind_name(), "sse");
@@ -80,8 +84,8 @@ async fn a_server_that_does_not_is_asked_for_a_stream() {
 }
 
 #[tokio::test]
-async fn a_server_that_is_replaced_by_one_that_speaks_the_other_is_found_out() {
-    let (server, is_replaced) = replaced(|asked| only_sse(asked, 405), orderly).await;
+async fn a_change_of_transport_is_detected_after_a_failure() {
+    let (server, is_replaced) = replaced(|request| only_sse(request, 405), orderly).await;
     let opener = opener(&server.url, HttpKind::Detect, None);
     opener.open().await.unwrap();
     is_replaced.store(true, Ordering::SeqCst);
@@ -91,9 +95,9 @@ async fn a_server_that_is_replaced_by_one_that_speaks_the_other_is_found_out() {
 }
 
 #[tokio::test]
-async fn a_page_in_place_of_a_server_is_not_taken_for_one() {
-    let page = |_: &Asked| ([("content-type", "text/html")], "<h1>Back soon</h1>").into_response();
-    let (server, is_there) = replaced(page, |asked| only_sse(asked, 405)).await;
+async fn a_web_page_is_not_remembered_as_a_server() {
+    let page = |_: &RecordedRequest| ([("content-type", "text/html")], "<h1>Back soon</h1>").into_response();
+    let (server, is_there) = replaced(page, |request| only_sse(request, 405)).await;
     let opener = opener(&server.url, HttpKind::Detect, None);
     assert!(matches!(opener.open().await.unwrap(), HttpTransport::Streamable(_)));
     assert_eq!(opener.kind_name(), "http?");
@@ -102,8 +106,8 @@ async fn a_page_in_place_of_a_server_is_not_taken_for_one() {
 }
 
 #[tokio::test]
-async fn what_was_found_out_is_forgotten_when_no_connection_comes_of_it() {
-    let (server, is_replaced) = replaced(orderly, |asked| only_sse(asked, 405)).await;
+async fn a_detected_transport_is_forgotten_after_a_failed_connection() {
+    let (server, is_replaced) = replaced(orderly, |request| only_sse(request, 405)).await;
     let spec = ServerSpec::of_tests("remote", TransportSpec::Http(endpoint(&server.url, HttpKind::Detect)));
     let observer: Arc<dyn McpClientEvents> = Arc::new(Discard);
     let connector = Connector::new(&spec, None, &Launcher::of_tests(Duration::ZERO), &observer);
@@ -117,7 +121,7 @@ async fn what_was_found_out_is_forgotten_when_no_connection_comes_of_it() {
 }
 
 #[tokio::test]
-async fn nothing_is_remembered_of_a_server_that_speaks_neither() {
+async fn no_transport_is_remembered_of_a_server_that_supports_neither() {
     for code in [400, 404, 405, 500, 503] {
         let server = Server::start(move |_| status(code, "no")).await;
         let opener = opener(&server.url, HttpKind::Detect, None);
@@ -131,7 +135,7 @@ async fn nothing_is_remembered_of_a_server_that_speaks_neither() {
 }
 
 #[tokio::test]
-async fn what_is_configured_is_not_probed() {
+async fn a_configured_transport_is_not_probed() {
     let server = Server::start(orderly).await;
     for (kind, name) in [(HttpKind::Streamable, "http"), (HttpKind::Sse, "sse")] {
         let opener = opener(&server.url, kind, None);
@@ -143,20 +147,20 @@ async fn what_is_configured_is_not_probed() {
 
 #[tokio::test]
 async fn a_session_that_a_probe_opened_is_deleted() {
-    let server = Server::start(|asked| {
-        let mut response = if asked.does("ping") { refusal_in_json(400) } else { orderly(asked) };
+    let server = Server::start(|request| {
+        let mut response = if request.does("ping") { refusal_in_json(400) } else { orderly(request) };
         response.headers_mut().insert("mcp-session-id", "by-probe".parse().unwrap());
         response
     })
     .await;
     opener(&server.url, HttpKind::Detect, None).open().await.unwrap();
-    let asked = server.asked();
-    let deletion = asked.iter().find(|asked| asked.method == Method::DELETE).unwrap();
+    let requests = server.requests();
+    let deletion = requests.iter().find(|request| request.method == Method::DELETE).unwrap();
     assert_eq!(deletion.header("mcp-session-id"), Some("by-probe"));
 }
 
 #[tokio::test]
-async fn a_server_that_does_not_answer_a_probe_is_given_up() {
+async fn a_server_without_a_response_to_a_probe_is_given_up() {
     let server = Server::slow(|_| {
         tokio::time::pause();
         Box::pin(std::future::pending())

@@ -46,19 +46,19 @@ async fn a_redirect_is_not_followed() {
         let server = Server::start(move |_| redirect(code, &to)).await;
         for kind in KINDS {
             let text = problem(&server.url, kind).await.text();
-            let told = format!(
+            let advice = format!(
                 "HTTP {code}; redirects are not followed: configure the address that it redirects to, {}",
                 other.url
             );
-            assert!(text.contains(&told), "{kind:?}: {text}");
+            assert!(text.contains(&advice), "{kind:?}: {text}");
             assert!(!text.contains("s3cret"), "{text}");
         }
     }
-    assert_eq!(other.asked().len(), 0);
+    assert_eq!(other.requests().len(), 0);
 }
 
 #[tokio::test]
-async fn a_server_that_is_not_there_is_told_from_one_that_fails() {
+async fn a_refused_connection_is_a_failure_to_connect() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     drop(listener);
@@ -85,9 +85,9 @@ async fn a_name_that_does_not_resolve_and_a_server_without_tls_are_failures_to_c
     }
 }
 
-/// The error of a call that the server answers with a status.
+/// The error of a call that the server refuses with a status.
 async fn of_status(code: u16) -> HttpError {
-    error_of(&Server::answering("tools/call", move |_| status(code, "internal: hunter2")).await).await
+    error_of(&Server::responding("tools/call", move |_| status(code, "internal: hunter2")).await).await
 }
 
 #[tokio::test]
@@ -110,7 +110,7 @@ async fn every_status_has_its_cause() {
 }
 
 #[tokio::test]
-async fn the_text_of_a_refusal_says_what_to_do() {
+async fn the_text_of_a_refusal_has_advice() {
     let text = async |code| {
         let text = of_status(code).await.to_string();
         let (_, rest) = text.split_once(" answered ").unwrap();
@@ -139,7 +139,7 @@ async fn a_connection_that_ends_in_the_middle_is_lost() {
 }
 
 #[tokio::test]
-async fn the_cause_is_found_in_what_rmcp_makes_of_it() {
+async fn the_cause_is_found_in_errors_of_rmcp() {
     let server = Server::start(|_| StatusCode::BAD_GATEWAY.into_response()).await;
     let HttpOrOpen::Http(error) = problem(&server.url, HttpKind::Streamable).await else { panic!() };
     let error = DynamicTransportError::new::<HttpTransport, rmcp::RoleClient>(error);

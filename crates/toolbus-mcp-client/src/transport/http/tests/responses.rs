@@ -15,8 +15,10 @@ use toolbus_core::failure::Cause;
 use toolbus_core::results::ResultBudget;
 use toolbus_testing::patience::eventually;
 
-use super::server::{Asked, Open, Server, endless, events, json_of, orderly, result_of, said, silent_after, status};
-use super::{answer_of, begin, begun, call, called, cancel, error_of, open, opener, received};
+use super::server::{
+    Open, RecordedRequest, Server, endless, events, json_of, orderly, result_of, silent_after, status, text_result,
+};
+use super::{begin, begun, call, called, cancel, error_of, open, opener, received, response_of};
 use crate::client::message;
 use crate::spec::HttpKind;
 use crate::transport::http::{HttpTransport, classify};
@@ -26,48 +28,50 @@ use crate::transport::{LargeMessages, MAX_VALUES};
 const SLACK: usize = 16 * 1024 * 1024;
 const LIMIT: usize = 16 * 1024 * 1024;
 
-/// A server that answers calls by `answer`, and everything else in order.
-async fn answering(answer: impl Fn(&Asked) -> Response + Send + Sync + 'static) -> Server {
-    Server::answering("tools/call", answer).await
+/// A server that responds to calls by `respond`, and to other requests in order.
+async fn responding(respond: impl Fn(&RecordedRequest) -> Response + Send + Sync + 'static) -> Server {
+    Server::responding("tools/call", respond).await
 }
 
 /// The response with this result: to the call 1 by JSON, to others by an event.
-fn by_both_ways(asked: &Asked, result: &Value) -> Response {
-    let response = json!({ "jsonrpc": "2.0", "id": asked.id(), "result": result });
-    if asked.id() == 1 { json_of(&response) } else { events(format!("data: {response}\n\n")) }
+fn by_both_ways(request: &RecordedRequest, result: &Value) -> Response {
+    let response = json!({ "jsonrpc": "2.0", "id": request.id(), "result": result });
+    if request.id() == 1 { json_of(&response) } else { events(format!("data: {response}\n\n")) }
 }
 
 #[tokio::test]
-async fn json_and_events_are_answers() {
-    let server =
-        answering(|asked| by_both_ways(asked, &said(if asked.id() == 1 { "by JSON" } else { "by event" }))).await;
+async fn json_and_events_are_responses() {
+    let server = responding(|request| {
+        by_both_ways(request, &text_result(if request.id() == 1 { "by JSON" } else { "by event" }))
+    })
+    .await;
     let mut transport = begun(&server.url).await;
     for (id, text) in [(1, "by JSON"), (2, "by event")] {
         assert_eq!(called(&mut transport, id).await["result"]["content"][0]["text"], text);
     }
-    let asked = server.asked().pop().unwrap();
-    assert_eq!(asked.header("user-agent"), Some(concat!("toolbus/", env!("CARGO_PKG_VERSION"))));
-    assert_eq!(asked.header("mcp-protocol-version"), Some("2025-06-18"));
-    assert_eq!(asked.header("accept"), Some("application/json, text/event-stream"));
+    let request = server.requests().pop().unwrap();
+    assert_eq!(request.header("user-agent"), Some(concat!("toolbus/", env!("CARGO_PKG_VERSION"))));
+    assert_eq!(request.header("mcp-protocol-version"), Some("2025-06-18"));
+    assert_eq!(request.header("accept"), Some("application/json, text/event-stream"));
 }
 
 #[tokio::test]
-async fn an_event_is_the_answer_that_the_same_json_would_be() {
+async fn an_event_is_read_like_the_same_json() {
     let tools = json!([{ "name": "bad" }]);
     let table = [
-        json!({ "jsonrpc": "2.0", "id": 1, "result": said("text"), "error": null }),
+        json!({ "jsonrpc": "2.0", "id": 1, "result": text_result("text"), "error": null }),
         json!({ "jsonrpc": "2.0", "id": 2, "result": { "_meta": {}, "tools": tools, "nextCursor": "2" } }),
         json!({ "jsonrpc": "2.0", "id": "3", "result": { "_meta": { "a": 1 }, "resultType": "other" } }),
         json!({ "jsonrpc": "2.0", "id": 4, "error": { "code": -32_000, "message": "no", "data": [1] } }),
         json!({ "jsonrpc": "2.0", "id": 5, "result": { "tools": [{ "name": "good", "inputSchema": {} }] } }),
-        json!({ "jsonrpc": "2.0", "id": 6, "result": said(&"x".repeat(LIMIT - 1000)) }),
+        json!({ "jsonrpc": "2.0", "id": 6, "result": text_result(&"x".repeat(LIMIT - 1000)) }),
         json!({ "jsonrpc": "2.0", "error": { "code": -32_000, "message": "an error that names no request" } }),
     ];
     let responses = table.clone();
-    let server = answering(move |asked| {
-        let response = &responses[usize::try_from(asked.id().as_u64().unwrap()).unwrap() - 1];
+    let server = responding(move |request| {
+        let response = &responses[usize::try_from(request.id().as_u64().unwrap()).unwrap() - 1];
         // rmcp drops a second response.
-        let second = json!({ "jsonrpc": "2.0", "id": asked.id(), "result": said("second") });
+        let second = json!({ "jsonrpc": "2.0", "id": request.id(), "result": text_result("second") });
         events(format!("data: {response}\n\ndata: {second}\n\n"))
     })
     .await;
@@ -78,7 +82,7 @@ async fn an_event_is_the_answer_that_the_same_json_would_be() {
         let read = message::read(response.to_string().as_bytes()).unwrap();
         assert_eq!(format!("{received:?}"), format!("{read:?}"));
     }
-    // So long does rmcp read on.
+    // rmcp reads on for less than this.
     tokio::time::sleep(Duration::from_millis(100)).await;
     assert!(transport.client.event_responses().0.lock().is_empty());
 }
@@ -87,9 +91,9 @@ async fn an_event_is_the_answer_that_the_same_json_would_be() {
 async fn an_event_over_the_limit_fails_the_call_with_a_text_and_is_not_kept() {
     let sent = Arc::new(AtomicUsize::new(0));
     let counter = Arc::clone(&sent);
-    let server = answering(move |asked| match asked.id() == 1 {
+    let server = responding(move |request| match request.id() == 1 {
         true => events(endless("x", &counter)),
-        false => result_of(asked, &said("still here")),
+        false => result_of(request, &text_result("still here")),
     })
     .await;
     let mut transport = begun(&server.url).await;
@@ -98,14 +102,14 @@ async fn an_event_over_the_limit_fails_the_call_with_a_text_and_is_not_kept() {
     assert!(text.ends_with("sent an event of more than 16777216 bytes. Ask for less."), "{text}");
     let taken = sent.load(Ordering::Relaxed);
     assert!((LIMIT..LIMIT + SLACK).contains(&taken), "{taken}");
-    assert_eq!(called(&mut transport, 2).await["result"], said("still here"));
+    assert_eq!(called(&mut transport, 2).await["result"], text_result("still here"));
 }
 
 #[tokio::test]
 async fn a_json_body_over_the_limit_fails_the_call_and_is_not_kept() {
     let sent = Arc::new(AtomicUsize::new(0));
     let counter = Arc::clone(&sent);
-    let server = answering(move |_| ([("content-type", "application/json")], endless("x", &counter)).into_response());
+    let server = responding(move |_| ([("content-type", "application/json")], endless("x", &counter)).into_response());
     let error = error_of(&server.await).await;
     assert_eq!(classify(&error), Some(Cause::ResultTooLarge));
     assert!(error.to_string().ends_with("answered more than 16777216 bytes"), "{error}");
@@ -119,8 +123,8 @@ fn crowded() -> Value {
 }
 
 #[tokio::test]
-async fn an_answer_of_too_many_values_fails_the_call_with_a_text() {
-    let server = answering(|asked| by_both_ways(asked, &crowded())).await;
+async fn a_response_of_too_many_values_fails_the_call_with_a_text() {
+    let server = responding(|request| by_both_ways(request, &crowded())).await;
     let mut transport = begun(&server.url).await;
     let error = transport.send(call(1)).await.unwrap_err();
     assert_eq!(classify(&error), Some(Cause::ResultTooLarge));
@@ -143,16 +147,16 @@ async fn an_event_of_too_many_values_is_left_out_of_the_stream_of_notifications(
 /// The response to a call whose stream ends and, once it is resumed, has this result.
 async fn resumed(result: impl Display) -> Value {
     let text = format!("data: {{\"jsonrpc\":\"2.0\",\"id\":1,\"result\":{result}}}\n\n");
-    let server = Server::start(move |asked| match asked.header("last-event-id") {
+    let server = Server::start(move |request| match request.header("last-event-id") {
         Some(_) => events(text.clone()),
-        None if asked.does("tools/call") => events("id: 1\nretry: 500\n\n"),
-        None => orderly(asked),
+        None if request.does("tools/call") => events("id: 1\nretry: 500\n\n"),
+        None => orderly(request),
     });
-    answer_of(&server.await).await
+    response_of(&server.await).await
 }
 
 #[tokio::test]
-async fn an_answer_of_too_many_values_that_comes_by_a_resumed_stream_fails_the_call() {
+async fn a_response_of_too_many_values_by_a_resumed_stream_fails_the_call() {
     let response = resumed(crowded()).await;
     assert_eq!(response["id"], 1);
     assert_eq!(response["error"]["message"], "its server sent an event of more than 500000 values. Ask for less.");
@@ -162,7 +166,7 @@ async fn an_answer_of_too_many_values_that_comes_by_a_resumed_stream_fails_the_c
 async fn the_body_of_a_refusal_is_not_read_for_long() {
     let sent = Arc::new(AtomicUsize::new(0));
     let counter = Arc::clone(&sent);
-    let server = answering(move |_| {
+    let server = responding(move |_| {
         let mut response = status(500, "");
         *response.body_mut() = endless("x", &counter);
         response
@@ -173,8 +177,8 @@ async fn the_body_of_a_refusal_is_not_read_for_long() {
 }
 
 #[tokio::test]
-async fn an_answer_that_is_none_fails_the_call_at_once() {
-    let other_id = json!({ "jsonrpc": "2.0", "id": 99, "result": said("for somebody else") }).to_string();
+async fn an_invalid_response_fails_the_call_at_once() {
+    let other_id = json!({ "jsonrpc": "2.0", "id": 99, "result": text_result("for somebody else") }).to_string();
     let table = [
         ("application/json", "", "JSON that is no answer to the request"),
         ("application/json", "{\"half\":", "JSON that is no answer to the request"),
@@ -184,7 +188,7 @@ async fn an_answer_that_is_none_fails_the_call_at_once() {
     ];
     for (kind, body, expected) in table {
         let (kind, body) = (kind.to_owned(), body.to_owned());
-        let server = answering(move |_| ([("content-type", kind.clone())], body.clone()).into_response()).await;
+        let server = responding(move |_| ([("content-type", kind.clone())], body.clone()).into_response()).await;
         let error = error_of(&server).await;
         assert_eq!(classify(&error), Some(Cause::InvalidResult));
         assert!(error.to_string().ends_with(expected), "{error}");
@@ -195,13 +199,15 @@ async fn an_answer_that_is_none_fails_the_call_at_once() {
 async fn a_call_and_a_handshake_go_on_after_events_that_are_no_messages() {
     let info = json!({ "name": "a", "version": "1" });
     let begun = json!({ "protocolVersion": "2025-06-18", "capabilities": {}, "serverInfo": info });
-    for (method, result, expected) in [("tools/call", said("at last"), "at last"), ("initialize", begun, "hello")] {
-        let server = Server::answering(method, move |asked| {
-            let response = json!({ "jsonrpc": "2.0", "id": asked.id(), "result": result });
+    for (method, result, expected) in
+        [("tools/call", text_result("at last"), "at last"), ("initialize", begun, "hello")]
+    {
+        let server = Server::responding(method, move |request| {
+            let response = json!({ "jsonrpc": "2.0", "id": request.id(), "result": result });
             events(format!(": comment\n\nnonsense\n\nevent: ping\ndata: x\n\ndata: {{half\n\ndata: {response}\n\n"))
         })
         .await;
-        assert_eq!(answer_of(&server).await["result"], said(expected), "{method}");
+        assert_eq!(response_of(&server).await["result"], text_result(expected), "{method}");
     }
 }
 
@@ -210,29 +216,29 @@ fn deep() -> String {
 }
 
 #[tokio::test]
-async fn an_event_that_cannot_be_read_is_an_answer_without_a_result() {
+async fn an_unreadable_event_is_a_response_without_a_result() {
     for result in [deep(), r#"{"content":"\ud83d"}"#.to_owned()] {
         for head in ["", "id: 1\n"] {
             let result = result.clone();
-            let server = answering(move |asked| {
-                events(format!("{head}data: {{\"jsonrpc\":\"2.0\",\"id\":{},\"result\":{result}}}\n\n", asked.id()))
+            let server = responding(move |request| {
+                events(format!("{head}data: {{\"jsonrpc\":\"2.0\",\"id\":{},\"result\":{result}}}\n\n", request.id()))
             })
             .await;
-            assert_eq!(answer_of(&server).await, json!({ "jsonrpc": "2.0", "id": 1, "result": null }));
+            assert_eq!(response_of(&server).await, json!({ "jsonrpc": "2.0", "id": 1, "result": null }));
         }
     }
 }
 
 #[tokio::test]
-async fn an_answer_that_cannot_be_read_comes_by_a_stream_that_was_resumed_as_well() {
+async fn an_unreadable_response_by_a_resumed_stream_has_no_result() {
     assert_eq!(resumed(deep()).await, json!({ "jsonrpc": "2.0", "id": 1, "result": null }));
 }
 
 #[tokio::test]
 async fn one_definition_in_an_event_that_is_nested_too_deep_does_not_hide_the_others() {
-    let server = Server::answering("tools/list", |asked| {
+    let server = Server::responding("tools/list", |request| {
         let page = format!(r#"{{"tools":[{{"name":"bad","inputSchema":{}}},{{"name":"good"}}]}}"#, deep());
-        events(format!("data: {{\"jsonrpc\":\"2.0\",\"id\":{},\"result\":{page}}}\n\n", asked.id()))
+        events(format!("data: {{\"jsonrpc\":\"2.0\",\"id\":{},\"result\":{page}}}\n\n", request.id()))
     })
     .await;
     let mut transport = begun(&server.url).await;
@@ -242,16 +248,16 @@ async fn one_definition_in_an_event_that_is_nested_too_deep_does_not_hide_the_ot
 }
 
 #[tokio::test]
-async fn a_stream_that_ends_without_the_answer_fails_the_call() {
+async fn a_stream_that_ends_without_the_response_fails_the_call() {
     for text in ["", "data: {}\n\n", "data: half"] {
-        let response = answer_of(&answering(move |_| events(text)).await).await;
+        let response = response_of(&responding(move |_| events(text)).await).await;
         assert_eq!((&response["id"], &response["error"]["code"]), (&json!(1), &json!(-32603)), "{text}");
     }
 }
 
 #[tokio::test]
 async fn the_error_of_a_refusal_is_passed_on_with_the_id_of_the_request() {
-    let server = answering(|_| {
+    let server = responding(|_| {
         let error = json!({ "code": -32000, "message": "bad request" });
         let mut response = json_of(&json!({ "jsonrpc": "2.0", "id": "server-error", "error": error }));
         *response.status_mut() = axum::http::StatusCode::BAD_REQUEST;
@@ -263,7 +269,7 @@ async fn the_error_of_a_refusal_is_passed_on_with_the_id_of_the_request() {
 }
 
 #[tokio::test]
-async fn discovery_that_is_refused_with_a_status_is_answered_by_an_error() {
+async fn discovery_that_is_refused_with_a_status_ends_with_an_error() {
     let discover = || {
         let meta = json!({
             "io.modelcontextprotocol/protocolVersion": "2026-07-28",
@@ -273,25 +279,25 @@ async fn discovery_that_is_refused_with_a_status_is_answered_by_an_error() {
         super::message(json!({ "jsonrpc": "2.0", "id": 5, "method": "server/discover", "params": { "_meta": meta } }))
     };
     for code in [400, 404, 405, 422] {
-        let server = Server::answering("server/discover", move |_| status(code, "no")).await;
+        let server = Server::responding("server/discover", move |_| status(code, "no")).await;
         let mut transport = open(&server.url, HttpKind::Streamable).await.unwrap();
         transport.send(discover()).await.unwrap();
         let response = received(&mut transport).await;
         assert_eq!((&response["id"], &response["error"]["code"]), (&json!(5), &json!(-32600)), "{code}");
         begin(&mut transport).await.unwrap();
-        assert_eq!(called(&mut transport, 6).await["result"], said("hello"));
+        assert_eq!(called(&mut transport, 6).await["result"], text_result("hello"));
     }
 }
 
 /// A server that hangs at some messages, before or after the head of its response; the number of hanging responses.
-async fn hanging(has_head: bool, hangs: fn(&Asked) -> bool) -> (Server, Arc<AtomicUsize>) {
+async fn hanging(has_head: bool, hangs: fn(&RecordedRequest) -> bool) -> (Server, Arc<AtomicUsize>) {
     let open = Arc::new(AtomicUsize::new(0));
     let counter = Arc::clone(&open);
-    let server = Server::slow(move |asked| {
+    let server = Server::slow(move |request| {
         let counter = Arc::clone(&counter);
         Box::pin(async move {
-            if !hangs(&asked) {
-                return orderly(&asked);
+            if !hangs(&request) {
+                return orderly(&request);
             }
             if has_head {
                 return silent_after(": wait\n\n", &counter);
@@ -303,16 +309,16 @@ async fn hanging(has_head: bool, hangs: fn(&Asked) -> bool) -> (Server, Arc<Atom
     (server.await, open)
 }
 
-fn is_first_call(asked: &Asked) -> bool {
-    asked.does("tools/call") && asked.id() == 1
+fn is_first_call(request: &RecordedRequest) -> bool {
+    request.does("tools/call") && request.id() == 1
 }
 
 async fn until(count: usize, open: &AtomicUsize) {
-    eventually("the number of open answers", async || (open.load(Ordering::SeqCst) == count).then_some(())).await;
+    eventually("the number of open responses", async || (open.load(Ordering::SeqCst) == count).then_some(())).await;
 }
 
 #[tokio::test]
-async fn a_call_that_hangs_holds_up_no_other_and_ends_when_it_is_cancelled() {
+async fn a_hanging_call_delays_no_other_and_ends_when_cancelled() {
     for has_head in [true, false] {
         let (server, open) = hanging(has_head, is_first_call).await;
         let mut transport = begun(&server.url).await;
@@ -359,7 +365,7 @@ async fn a_handshake_that_hangs_ends_with_the_connection() {
 }
 
 #[tokio::test]
-async fn a_handshake_that_is_cut_short_says_why() {
+async fn a_handshake_that_is_cut_short_has_a_reason() {
     let server = Server::start(|_| events(Body::from(format!("data: {}\n\n", "x".repeat(LIMIT + 1))))).await;
     let mut transport = open(&server.url, HttpKind::Streamable).await.unwrap();
     transport.send(super::initialize()).await.unwrap();
@@ -367,11 +373,11 @@ async fn a_handshake_that_is_cut_short_says_why() {
     assert_eq!(response["error"]["message"], "its server sent an event of more than 16777216 bytes. Ask for less.");
 
     let breaking = Arc::new(Notify::new());
-    let told = Arc::clone(&breaking);
+    let broken = Arc::clone(&breaking);
     let server = Server::start(move |_| {
-        let told = Arc::clone(&told);
+        let broken = Arc::clone(&broken);
         let end = async move {
-            told.notified().await;
+            broken.notified().await;
             Err(std::io::Error::other("broken"))
         };
         let begin = stream::iter([Ok(Bytes::from_static(b": wait\n\n"))]);
@@ -389,13 +395,13 @@ async fn a_handshake_that_is_cut_short_says_why() {
 async fn a_hundred_calls_are_on_their_way_at_a_time() {
     const CALLS: usize = 100;
     let barrier = Arc::new(Barrier::new(CALLS));
-    let server = Server::slow(move |asked| {
+    let server = Server::slow(move |request| {
         let barrier = Arc::clone(&barrier);
         Box::pin(async move {
-            if asked.does("tools/call") {
+            if request.does("tools/call") {
                 barrier.wait().await;
             }
-            orderly(&asked)
+            orderly(&request)
         })
     });
     let server = server.await;
@@ -403,18 +409,18 @@ async fn a_hundred_calls_are_on_their_way_at_a_time() {
     for id in 1..=CALLS {
         tokio::spawn(transport.send(call(i64::try_from(id).unwrap())));
     }
-    let mut answered: Vec<Value> = Vec::new();
+    let mut ids: Vec<Value> = Vec::new();
     for _ in 0..CALLS {
-        answered.push(received(&mut transport).await["id"].clone());
+        ids.push(received(&mut transport).await["id"].clone());
     }
-    answered.sort_by_key(Value::as_i64);
-    assert_eq!(answered, (1..=CALLS).map(|id| json!(id)).collect::<Vec<_>>());
+    ids.sort_by_key(Value::as_i64);
+    assert_eq!(ids, (1..=CALLS).map(|id| json!(id)).collect::<Vec<_>>());
 }
 
 #[tokio::test]
-async fn a_large_answer_is_read_where_results_have_room_for_it() {
+async fn a_large_response_is_read_where_results_have_room_for_it() {
     let text = "x".repeat(LIMIT + 1);
-    let server = answering(move |asked| by_both_ways(asked, &said(&text))).await;
+    let server = responding(move |request| by_both_ways(request, &text_result(&text))).await;
     let budget = ResultBudget::new(32 << 20, 32 << 20);
     let opener = opener(&server.url, HttpKind::Streamable, None)
         .with_large(LargeMessages { results: Some(budget.clone()), ..LargeMessages::default() });

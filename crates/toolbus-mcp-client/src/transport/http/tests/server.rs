@@ -1,4 +1,4 @@
-//! Servers for tests: a function from what is asked to what is answered.
+//! Servers for tests: a function from requests to responses.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -17,16 +17,16 @@ use tokio::task::JoinHandle;
 use toolbus_testing::patience::eventually;
 use url::Url;
 
-/// A request that a server had.
+/// A request that a server received.
 #[derive(Debug, Clone)]
-pub(super) struct Asked {
+pub(super) struct RecordedRequest {
     pub(super) method: Method,
     pub(super) path: String,
     pub(super) headers: HeaderMap,
     pub(super) body: Bytes,
 }
 
-impl Asked {
+impl RecordedRequest {
     /// The message in the body, or null.
     pub(super) fn message(&self) -> Value {
         serde_json::from_slice(&self.body).unwrap_or_default()
@@ -49,7 +49,7 @@ impl Asked {
 /// A server that runs until it is dropped.
 pub(super) struct Server {
     pub(super) url: Url,
-    asked: Arc<Mutex<Vec<Asked>>>,
+    requests: Arc<Mutex<Vec<RecordedRequest>>>,
     task: JoinHandle<()>,
 }
 
@@ -60,39 +60,42 @@ impl Drop for Server {
 }
 
 impl Server {
-    /// Answers at once.
-    pub(super) async fn start(answer: impl Fn(&Asked) -> Response + Send + Sync + 'static) -> Self {
-        Self::slow(move |asked| {
-            let answer = answer(&asked);
-            Box::pin(async { answer })
+    /// A server that responds at once.
+    pub(super) async fn start(respond: impl Fn(&RecordedRequest) -> Response + Send + Sync + 'static) -> Self {
+        Self::slow(move |request| {
+            let response = respond(&request);
+            Box::pin(async { response })
         })
         .await
     }
 
-    /// Answers messages of this method by `answer`, and everything else in order.
-    pub(super) async fn answering(
+    /// A server that responds to this method by `respond`, and to other requests in order.
+    pub(super) async fn responding(
         method: &'static str,
-        answer: impl Fn(&Asked) -> Response + Send + Sync + 'static,
+        respond: impl Fn(&RecordedRequest) -> Response + Send + Sync + 'static,
     ) -> Self {
-        Self::start(move |asked| if asked.does(method) { answer(asked) } else { orderly(asked) }).await
+        Self::start(move |request| if request.does(method) { respond(request) } else { orderly(request) }).await
     }
 
-    /// Answers who asks for a stream of notifications by `answer`, and everything else in order.
-    pub(super) async fn streaming(answer: impl Fn(&Asked) -> Response + Send + Sync + 'static) -> Self {
-        Self::start(move |asked| if asked.method == Method::GET { answer(asked) } else { orderly(asked) }).await
+    /// A server that responds to requests for a stream by `respond`, and to others in order.
+    pub(super) async fn streaming(respond: impl Fn(&RecordedRequest) -> Response + Send + Sync + 'static) -> Self {
+        Self::start(move |request| if request.method == Method::GET { respond(request) } else { orderly(request) })
+            .await
     }
 
-    /// Answers when it likes.
-    pub(super) async fn slow(answer: impl Fn(Asked) -> BoxFuture<'static, Response> + Send + Sync + 'static) -> Self {
-        let seen: Arc<Mutex<Vec<Asked>>> = Arc::default();
-        let (kept, answer) = (Arc::clone(&seen), Arc::new(answer));
+    /// A server that responds by a future.
+    pub(super) async fn slow(
+        respond: impl Fn(RecordedRequest) -> BoxFuture<'static, Response> + Send + Sync + 'static,
+    ) -> Self {
+        let recorded: Arc<Mutex<Vec<RecordedRequest>>> = Arc::default();
+        let (kept, respond) = (Arc::clone(&recorded), Arc::new(respond));
         let handler = async move |request: Request| {
             let (parts, body) = request.into_parts();
             let body = to_bytes(body, usize::MAX).await.unwrap_or_default();
             let path = parts.uri.to_string();
-            let asked = Asked { method: parts.method, path, headers: parts.headers, body };
-            kept.lock().push(asked.clone());
-            answer(asked).await
+            let request = RecordedRequest { method: parts.method, path, headers: parts.headers, body };
+            kept.lock().push(request.clone());
+            respond(request).await
         };
         let handler = move |request| {
             let handler = handler.clone();
@@ -101,53 +104,57 @@ impl Server {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = Url::parse(&format!("http://{}/mcp", listener.local_addr().unwrap())).unwrap();
         let task = tokio::spawn(async move { axum::serve(listener, Router::new().fallback(handler)).await.unwrap() });
-        Self { url, asked: seen, task }
+        Self { url, requests: recorded, task }
     }
 
-    pub(super) fn asked(&self) -> Vec<Asked> {
-        self.asked.lock().clone()
+    pub(super) fn requests(&self) -> Vec<RecordedRequest> {
+        self.requests.lock().clone()
     }
 
     /// Counts the requests with a message of this method.
     pub(super) fn count(&self, method: &str) -> usize {
-        self.asked().iter().filter(|asked| asked.does(method)).count()
+        self.requests().iter().filter(|request| request.does(method)).count()
     }
 
     /// Counts the requests for a stream.
     pub(super) fn streams(&self) -> usize {
-        self.asked().iter().filter(|asked| asked.method == Method::GET).count()
+        self.requests().iter().filter(|request| request.method == Method::GET).count()
     }
 
     /// The first request that `is_it`.
-    pub(super) async fn when_asked(&self, what: &str, is_it: impl Fn(&Asked) -> bool) -> Asked {
-        eventually(what, async || self.asked().into_iter().find(|asked| is_it(asked))).await
+    pub(super) async fn wait_for_request(
+        &self,
+        what: &str,
+        is_it: impl Fn(&RecordedRequest) -> bool,
+    ) -> RecordedRequest {
+        eventually(what, async || self.requests().into_iter().find(|request| is_it(request))).await
     }
 }
 
 /// Responses of an orderly Streamable HTTP server to everything but calls.
-pub(super) fn orderly(asked: &Asked) -> Response {
-    match (asked.method.as_str(), asked.message()["method"].as_str()) {
+pub(super) fn orderly(request: &RecordedRequest) -> Response {
+    match (request.method.as_str(), request.message()["method"].as_str()) {
         ("POST", Some("initialize")) => {
             let info = json!({ "name": "orderly", "version": "1" });
             let result = json!({ "protocolVersion": "2025-06-18", "capabilities": {}, "serverInfo": info });
-            let mut response = result_of(asked, &result);
+            let mut response = result_of(request, &result);
             response.headers_mut().insert("mcp-session-id", "s1".parse().unwrap());
             response
         }
-        ("POST", Some("tools/call")) => result_of(asked, &said("hello")),
+        ("POST", Some("tools/call")) => result_of(request, &text_result("hello")),
         ("POST", _) => StatusCode::ACCEPTED.into_response(),
         ("DELETE", _) => StatusCode::OK.into_response(),
         _ => StatusCode::METHOD_NOT_ALLOWED.into_response(),
     }
 }
 
-/// The result of a call that says `text`.
-pub(super) fn said(text: &str) -> Value {
+/// The result of a call with this text.
+pub(super) fn text_result(text: &str) -> Value {
     json!({ "content": [{ "type": "text", "text": text }] })
 }
 
-pub(super) fn result_of(asked: &Asked, result: &Value) -> Response {
-    json_of(&json!({ "jsonrpc": "2.0", "id": asked.id(), "result": result }))
+pub(super) fn result_of(request: &RecordedRequest, result: &Value) -> Response {
+    json_of(&json!({ "jsonrpc": "2.0", "id": request.id(), "result": result }))
 }
 
 pub(super) fn json_of(value: &Value) -> Response {

@@ -9,45 +9,45 @@ use serde_json::json;
 use tokio::time::Instant;
 use toolbus_testing::patience::eventually;
 
-use super::server::{Server, events, json_of, orderly, said, silent_after, status};
-use super::{answer_of, begun, called, error_of, open, received};
+use super::server::{Server, events, json_of, orderly, silent_after, status, text_result};
+use super::{begun, called, error_of, open, received, response_of};
 use crate::spec::HttpKind;
 
 #[tokio::test]
 async fn a_session_that_the_server_forgot_is_opened_again_and_the_call_repeated() {
     let calls = AtomicUsize::new(0);
-    let server = Server::answering("tools/call", move |asked| match calls.fetch_add(1, Ordering::SeqCst) {
+    let server = Server::responding("tools/call", move |request| match calls.fetch_add(1, Ordering::SeqCst) {
         0 => status(404, "no such session"),
-        _ => orderly(asked),
+        _ => orderly(request),
     })
     .await;
-    assert_eq!(answer_of(&server).await["result"], said("hello"));
+    assert_eq!(response_of(&server).await["result"], text_result("hello"));
     assert_eq!([server.count("initialize"), server.count("tools/call")], [2, 2]);
 }
 
 #[tokio::test]
-async fn a_server_that_forgot_a_session_may_say_so_in_words_alone() {
+async fn a_forgotten_session_is_recognised_by_the_error_text() {
     let table = [(-32000, "Bad Request: No valid session ID provided", 2), (-32602, "session_id is not a number", 1)];
     for (code, message, sessions) in table {
         let calls = AtomicUsize::new(0);
-        let server = Server::answering("tools/call", move |asked| {
+        let server = Server::responding("tools/call", move |request| {
             if calls.fetch_add(1, Ordering::SeqCst) > 0 {
-                return orderly(asked);
+                return orderly(request);
             }
             let mut refusal = json_of(&json!({"jsonrpc": "2.0", "error": {"code": code, "message": message}}));
             *refusal.status_mut() = StatusCode::BAD_REQUEST;
             refusal
         })
         .await;
-        let response = answer_of(&server).await;
-        assert_eq!(response["result"] == said("hello"), sessions == 2, "{response}");
+        let response = response_of(&server).await;
+        assert_eq!(response["result"] == text_result("hello"), sessions == 2, "{response}");
         assert_eq!([server.count("initialize"), server.count("tools/call")], [sessions, sessions], "{message}");
     }
 }
 
 #[tokio::test]
 async fn a_session_that_cannot_be_opened_again_fails_the_call() {
-    let server = Server::answering("tools/call", |_| status(404, "no such session")).await;
+    let server = Server::responding("tools/call", |_| status(404, "no such session")).await;
     insta::assert_snapshot!(error_of(&server).await, @"the MCP server no longer knows the session");
 }
 
@@ -61,15 +61,15 @@ async fn a_session_is_deleted_when_the_connection_is_closed_or_dropped() {
         } else {
             transport.close().await.unwrap();
         }
-        let deletion = server.when_asked("the deletion", |asked| asked.method == Method::DELETE).await;
+        let deletion = server.wait_for_request("the deletion", |request| request.method == Method::DELETE).await;
         assert_eq!(deletion.header("mcp-session-id"), Some("s1"));
     }
 }
 
 #[tokio::test]
 async fn an_unusable_name_of_a_session_is_refused() {
-    let server = Server::start(|asked| {
-        let mut response = orderly(asked);
+    let server = Server::start(|request| {
+        let mut response = orderly(request);
         response.headers_mut().insert("mcp-session-id", "x".repeat(2000).parse().unwrap());
         response
     })
@@ -101,7 +101,7 @@ async fn a_stream_of_notifications_that_was_interrupted_counts_as_a_change() {
     .await;
     let mut transport = begun(&server.url).await;
     assert_eq!(received(&mut transport).await["method"], "notifications/tools/list_changed");
-    assert_eq!(called(&mut transport, 1).await["result"], said("hello"), "it counts once");
+    assert_eq!(called(&mut transport, 1).await["result"], text_result("hello"), "it counts once");
 }
 
 #[tokio::test]
@@ -119,22 +119,22 @@ async fn streams_that_soon_end_count_as_one_change_a_minute() {
 }
 
 #[tokio::test]
-async fn a_server_without_a_stream_of_notifications_is_as_good() {
+async fn a_server_without_a_stream_of_notifications_works() {
     for code in [400, 404, 405, 501] {
         let server = Server::streaming(move |_| status(code, "no")).await;
         let mut transport = begun(&server.url).await;
-        server.when_asked("the stream", |asked| asked.method == Method::GET).await;
-        assert_eq!(called(&mut transport, 1).await["result"], said("hello"));
+        server.wait_for_request("the stream", |request| request.method == Method::GET).await;
+        assert_eq!(called(&mut transport, 1).await["result"], text_result("hello"));
         assert_eq!(server.streams(), 1, "{code}");
     }
 }
 
 #[tokio::test]
-async fn a_stream_that_always_ends_is_not_asked_for_without_pause() {
+async fn a_stream_that_always_ends_is_requested_again_after_a_pause() {
     let server = Server::streaming(|_| events("id: 1\nretry: 0\n\n")).await;
     let began = Instant::now();
     let mut transport = begun(&server.url).await;
-    server.when_asked("the stream", |asked| asked.method == Method::GET).await;
+    server.wait_for_request("the stream", |request| request.method == Method::GET).await;
     for id in 1..=50 {
         called(&mut transport, id).await;
     }

@@ -13,7 +13,7 @@ use tokio::sync::mpsc;
 use toolbus_core::failure::Cause;
 use toolbus_testing::patience::eventually;
 
-use super::server::{Open, Server, endless, events, orderly, said, silent_after, status};
+use super::server::{Open, Server, endless, events, orderly, silent_after, status, text_result};
 use super::{call, cancel, open, received};
 use crate::spec::HttpKind;
 use crate::transport::MAX_VALUES;
@@ -30,11 +30,11 @@ impl Writer {
     }
 }
 
-/// A server whose stream the test writes, and that answers posts by `posted`.
+/// A server whose stream the test writes, and that responds to posts by `posted`.
 async fn written(posted: impl Fn() -> Response + Send + Sync + 'static) -> (Server, Writer) {
     let (writer, reader) = mpsc::unbounded_channel();
     let reader = Mutex::new(Some(reader));
-    let server = Server::start(move |asked| match asked.method {
+    let server = Server::start(move |request| match request.method {
         Method::GET => {
             let reader: mpsc::UnboundedReceiver<Bytes> = reader.lock().take().unwrap();
             let chunks = futures_util::stream::unfold(reader, async |mut reader| {
@@ -53,30 +53,30 @@ async fn opened(server: &Server, writer: &Writer) -> HttpTransport {
 }
 
 #[tokio::test]
-async fn messages_are_posted_where_the_stream_says_and_answers_come_by_the_stream() {
+async fn messages_are_posted_to_the_announced_address_and_responses_come_by_the_stream() {
     let (server, writer) = written(|| status(202, "Accepted")).await;
     let mut transport = opened(&server, &writer).await;
     transport.send(call(1)).await.unwrap();
-    let posted = server.asked().pop().unwrap();
+    let posted = server.requests().pop().unwrap();
     assert_eq!((posted.method.as_str(), posted.path.as_str()), ("POST", "/messages?session=1"));
     assert_eq!(posted.header("content-type"), Some("application/json"));
-    let response = json!({ "jsonrpc": "2.0", "id": 1, "result": said("hello") });
+    let response = json!({ "jsonrpc": "2.0", "id": 1, "result": text_result("hello") });
     writer.write(format!(": ping\n\nevent: other\ndata: x\n\nevent: message\ndata: {response}\n\n"));
     assert_eq!(received(&mut transport).await, response);
 }
 
 #[tokio::test]
-async fn an_event_that_means_nothing_may_come_before_the_place_to_post_to() {
+async fn an_unknown_event_may_come_before_the_address() {
     let (server, writer) = written(|| status(202, "Accepted")).await;
     writer.write("event: ping\ndata: 1\n\n");
     opened(&server, &writer).await;
 }
 
 #[tokio::test]
-async fn an_answer_is_whole_whoever_stops_waiting_for_it() {
+async fn a_response_is_whole_even_if_its_receiver_gives_up() {
     let (server, writer) = written(|| status(202, "")).await;
     let mut transport = opened(&server, &writer).await;
-    let response = json!({ "jsonrpc": "2.0", "id": 1, "result": said("hello") }).to_string();
+    let response = json!({ "jsonrpc": "2.0", "id": 1, "result": text_result("hello") }).to_string();
     let (first, second) = response.split_at(20);
     for part in [format!("data: {first}"), second.to_owned()] {
         writer.write(part);
@@ -84,7 +84,7 @@ async fn an_answer_is_whole_whoever_stops_waiting_for_it() {
         assert!(tokio::time::timeout(patience, transport.receive()).await.is_err());
     }
     writer.write("\n\n");
-    assert_eq!(received(&mut transport).await["result"], said("hello"));
+    assert_eq!(received(&mut transport).await["result"], text_result("hello"));
 }
 
 /// Why no connection comes about with a stream that begins with `text`.
@@ -108,11 +108,11 @@ async fn messages_are_never_posted_to_another_origin() {
             insta::assert_snapshot!(text, @"the MCP server at ORIGIN wants messages posted to another server, which is refused");
         }
     }
-    assert_eq!(other.asked().len(), 0);
+    assert_eq!(other.requests().len(), 0);
 }
 
 #[tokio::test]
-async fn a_stream_begins_with_where_to_post_messages() {
+async fn a_stream_must_begin_with_the_address() {
     let message = json!({ "jsonrpc": "2.0", "method": "notifications/tools/list_changed" });
     let long = format!("event: endpoint\ndata: /{}\n\n", "x".repeat(5000));
     for text in
@@ -128,15 +128,15 @@ async fn a_stream_begins_with_where_to_post_messages() {
 }
 
 #[tokio::test]
-async fn what_is_no_stream_of_events_is_refused() {
-    type Answer = fn() -> Response;
-    let table: [(Answer, &str); 3] = [
+async fn a_response_that_is_no_event_stream_is_refused() {
+    type Respond = fn() -> Response;
+    let table: [(Respond, &str); 3] = [
         (|| status(404, "no"), "answered HTTP 404; check the path of its URL, and its transport"),
         (|| status(200, "<h1>Welcome</h1>"), "answered no events: check the path of its URL"),
         (|| events(""), "ended its stream of events at once"),
     ];
-    for (answer, expected) in table {
-        let server = Server::start(move |_| answer()).await;
+    for (respond, expected) in table {
+        let server = Server::start(move |_| respond()).await;
         let Err(HttpOpenError::Other(text)) = open(&server.url, HttpKind::Sse).await else { panic!() };
         assert!(text.ends_with(expected), "{text}");
     }
@@ -152,7 +152,7 @@ async fn comments_without_end_are_not_waited_for() {
     // The clock stands while there are comments to read.
     let opening = async { open(&server.url, HttpKind::Sse).await.err() };
     let (error, ()) = tokio::join!(opening, async {
-        while server.asked().is_empty() {
+        while server.requests().is_empty() {
             tokio::task::yield_now().await;
         }
         tokio::time::advance(std::time::Duration::from_secs(16)).await;
@@ -161,7 +161,7 @@ async fn comments_without_end_are_not_waited_for() {
 }
 
 #[tokio::test]
-async fn the_end_of_the_stream_is_the_end_of_the_connection_and_says_why() {
+async fn the_end_of_the_stream_ends_the_connection_with_a_reason() {
     let huge = format!("data: {}\n\n", "x".repeat(17 * 1024 * 1024));
     let crowded = format!("data: [{}0]\n\n", "0,".repeat(MAX_VALUES));
     let garbage = "data: {half\n\n".repeat(1001);
@@ -195,7 +195,7 @@ async fn a_few_events_that_are_no_messages_are_left_out() {
 }
 
 #[tokio::test]
-async fn a_message_that_is_not_taken_is_an_error() {
+async fn a_message_that_is_not_accepted_is_an_error() {
     for (code, cause) in [(503, Cause::Unavailable), (401, Cause::AuthRequired), (404, Cause::Failed)] {
         let (server, writer) = written(move || status(code, "no")).await;
         let mut transport = opened(&server, &writer).await;
@@ -209,13 +209,13 @@ async fn a_post_that_hangs_ends_when_its_request_is_cancelled_or_its_sender_or_t
     for how in ["cancelled", "aborted", "closed", "dropped"] {
         let hanging = Arc::new(AtomicUsize::new(0));
         let counter = Arc::clone(&hanging);
-        let server = Server::slow(move |asked| {
+        let server = Server::slow(move |request| {
             let counter = Arc::clone(&counter);
             Box::pin(async move {
-                if asked.method == Method::GET {
+                if request.method == Method::GET {
                     return silent_after(HERE, &Arc::default());
                 }
-                if !asked.does("tools/call") {
+                if !request.does("tools/call") {
                     return StatusCode::ACCEPTED.into_response();
                 }
                 let _open = Open::new(&counter);

@@ -14,7 +14,7 @@ use toolbus_core::redact::Redactor;
 use toolbus_core::secret::Secret;
 use url::Url;
 
-use super::server::{Asked, Server, endless, json_of, orderly, redirect, said, status};
+use super::server::{RecordedRequest, Server, endless, json_of, orderly, redirect, status, text_result};
 use super::{begin, call, endpoint, opener, received};
 use crate::spec::{ClientCredentials, Credential, HttpKind};
 use crate::transport::http::{HttpOpenError, HttpTransport, Opener, classify};
@@ -41,11 +41,11 @@ async fn token_endpoint(seconds: u64) -> Server {
 /// An orderly server that accepts the tokens from `t{least}` on.
 async fn demanding(least: &Arc<AtomicUsize>) -> Server {
     let least = Arc::clone(least);
-    Server::start(move |asked| {
-        let token = asked.header("authorization").and_then(|value| value.strip_prefix("Bearer t"));
+    Server::start(move |request| {
+        let token = request.header("authorization").and_then(|value| value.strip_prefix("Bearer t"));
         let number = token.and_then(|number| number.parse::<usize>().ok());
         let is_good = number.is_some_and(|number| number >= least.load(Ordering::SeqCst));
-        if is_good { orderly(asked) } else { status(401, "") }
+        if is_good { orderly(request) } else { status(401, "") }
     })
     .await
 }
@@ -58,15 +58,15 @@ async fn connect(server: &Server, tokens: &Server) -> HttpTransport {
 }
 
 #[tokio::test]
-async fn a_token_is_asked_for_as_the_standard_has_it_and_kept() {
+async fn a_token_is_requested_as_standardised_and_kept() {
     let (tokens, server) = (token_endpoint(3600).await, demanding(&Arc::default()).await);
     let mut transport = connect(&server, &tokens).await;
     transport.send(call(1)).await.unwrap();
-    let [asked] = tokens.asked().try_into().unwrap();
+    let [request] = tokens.requests().try_into().unwrap();
     // base64 of `tool+bus:s3%3Acret%2F%C3%BC`.
-    assert_eq!(asked.header("authorization"), Some("Basic dG9vbCtidXM6czMlM0FjcmV0JTJGJUMzJUJD"));
-    assert_eq!(asked.header("content-type"), Some("application/x-www-form-urlencoded"));
-    insta::assert_snapshot!(String::from_utf8_lossy(&asked.body), @"grant_type=client_credentials&scope=read+write");
+    assert_eq!(request.header("authorization"), Some("Basic dG9vbCtidXM6czMlM0FjcmV0JTJGJUMzJUJD"));
+    assert_eq!(request.header("content-type"), Some("application/x-www-form-urlencoded"));
+    insta::assert_snapshot!(String::from_utf8_lossy(&request.body), @"grant_type=client_credentials&scope=read+write");
 }
 
 #[tokio::test]
@@ -93,14 +93,15 @@ async fn a_token_that_ends_is_fetched_anew_while_the_session_lives() {
     tokio::time::advance(Duration::from_secs(3569)).await;
     tokio::time::resume();
     transport.send(call(1)).await.unwrap();
-    assert_eq!(tokens.asked().len(), 1);
+    assert_eq!(tokens.requests().len(), 1);
     tokio::time::pause();
     tokio::time::advance(Duration::from_secs(2)).await;
     tokio::time::resume();
     transport.send(call(2)).await.unwrap();
-    assert_eq!(tokens.asked().len(), 2);
-    let calls: Vec<Asked> = server.asked().into_iter().filter(|asked| asked.does("tools/call")).collect();
-    let sent: Vec<_> = calls.iter().map(|asked| asked.header("authorization").unwrap()).collect();
+    assert_eq!(tokens.requests().len(), 2);
+    let calls: Vec<RecordedRequest> =
+        server.requests().into_iter().filter(|request| request.does("tools/call")).collect();
+    let sent: Vec<_> = calls.iter().map(|request| request.header("authorization").unwrap()).collect();
     assert_eq!(sent, ["Bearer t1", "Bearer t2"]);
     assert_eq!(server.count("initialize"), 1);
 }
@@ -115,9 +116,9 @@ async fn a_token_that_the_server_does_not_accept_is_fetched_anew_once_for_all_ca
         tokio::spawn(transport.send(call(id)));
     }
     for _ in 0..20 {
-        assert_eq!(received(&mut transport).await["result"], said("hello"));
+        assert_eq!(received(&mut transport).await["result"], text_result("hello"));
     }
-    assert_eq!(tokens.asked().len(), 2);
+    assert_eq!(tokens.requests().len(), 2);
 }
 
 #[tokio::test]
@@ -126,14 +127,14 @@ async fn a_server_that_accepts_no_token_needs_a_person() {
     let mut transport = opener(&server.url, HttpKind::Streamable, grant(&tokens.url)).open().await.unwrap();
     let error = transport.send(super::initialize()).await.unwrap_err();
     assert_eq!((classify(&error), error.status), (Some(Cause::AuthRequired), Some(401)));
-    assert_eq!([tokens.asked().len(), server.asked().len()], [2, 2]);
+    assert_eq!([tokens.requests().len(), server.requests().len()], [2, 2]);
 }
 
-/// Why there is no connection with a token endpoint that answers so; the MCP server must not be asked.
-async fn without_token(answer: impl Fn(&Asked) -> Response + Send + Sync + 'static) -> HttpOpenError {
-    let (tokens, server) = (Server::start(answer).await, Server::start(orderly).await);
+/// Why there is no connection with a token endpoint that responds so; the MCP server must get no request.
+async fn without_token(respond: impl Fn(&RecordedRequest) -> Response + Send + Sync + 'static) -> HttpOpenError {
+    let (tokens, server) = (Server::start(respond).await, Server::start(orderly).await);
     let error = opener(&server.url, HttpKind::Detect, grant(&tokens.url)).open().await.err().unwrap();
-    assert_eq!(server.asked().len(), 0);
+    assert_eq!(server.requests().len(), 0);
     let origin = tokens.url.origin().ascii_serialization();
     match error {
         HttpOpenError::AuthRequired { text } => HttpOpenError::AuthRequired { text: text.replace(&origin, "ORIGIN") },
@@ -150,7 +151,7 @@ async fn useless(body: impl Into<String>) -> String {
 }
 
 #[tokio::test]
-async fn an_answer_without_a_usable_token_is_refused() {
+async fn a_response_without_a_usable_token_is_refused() {
     for garbage in ["", "<html>", "[]", "{}", r#"{"access_token":7}"#] {
         let text = useless(garbage).await;
         insta::allow_duplicates! {
@@ -163,7 +164,7 @@ async fn an_answer_without_a_usable_token_is_refused() {
 }
 
 #[tokio::test]
-async fn a_refusal_is_told_by_its_code_and_by_no_other_word() {
+async fn a_token_refusal_is_reported_by_its_code_alone() {
     let refusal = async |code: u16, body: &'static str| without_token(move |_| status(code, body)).await.to_string();
     insta::assert_snapshot!(refusal(401, r#"{"error":"invalid_client","error_description":"hunter2"}"#).await, @"the token endpoint at ORIGIN gives no token: it answered HTTP 401 invalid_client; check the client's id, secret and scopes");
     insta::assert_snapshot!(refusal(400, r#"{"error":"hunter2"}"#).await, @"the token endpoint at ORIGIN gives no token: it answered HTTP 400 without a known error code; check the client's id, secret and scopes");
@@ -180,11 +181,11 @@ async fn a_token_endpoint_that_redirects_does_not_get_the_secret_sent_elsewhere(
             insta::assert_snapshot!(error, @"the answer of the token endpoint at ORIGIN is of no use: it is not HTTP 200; check its URL");
         }
     }
-    assert_eq!(other.asked().len(), 0);
+    assert_eq!(other.requests().len(), 0);
 }
 
 #[tokio::test]
-async fn an_answer_without_end_is_not_read() {
+async fn an_endless_token_response_is_not_read() {
     let sent = Arc::new(AtomicUsize::new(0));
     let counter = Arc::clone(&sent);
     let error = without_token(move |_| Response::new(endless("xxxxxxxxxxxxxxxx", &counter))).await;
@@ -205,12 +206,12 @@ async fn a_token_endpoint_that_hangs_is_given_up() {
 }
 
 #[tokio::test]
-async fn those_who_wait_for_a_fetch_that_fails_do_not_each_try_again() {
+async fn waiting_requests_share_a_failed_token_fetch() {
     let tokens = Server::start(|_| status(503, "")).await;
     let server = Server::start(orderly).await;
     let opener = opener(&server.url, HttpKind::Sse, grant(&tokens.url));
     let waiting: Vec<_> = (0..20).map(|_| opener.open()).collect();
     let outcomes = futures_util::future::join_all(waiting).await;
     assert!(outcomes.into_iter().all(|outcome| matches!(outcome, Err(HttpOpenError::Refused(_)))));
-    assert!(tokens.asked().len() <= 2, "{}", tokens.asked().len());
+    assert!(tokens.requests().len() <= 2, "{}", tokens.requests().len());
 }
