@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn help_shows_a_commands_own_options_and_the_global_ones_if_asked() {
+    fn help_shows_a_commands_own_options_and_help_all_the_global_ones() {
         for words in [&["serve"][..], &["check"], &["doctor"]] {
             assert!(help(false, words).contains("--config <FILE>"), "{words:?}");
         }

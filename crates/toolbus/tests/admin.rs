@@ -92,7 +92,7 @@ fn run(folder: &Path, arguments: &[&str], environment: &[(&str, &str)]) -> (i32,
 }
 
 #[test]
-fn who_may_use_what_is_asked_of_the_running_daemon() {
+fn the_tools_of_agents_are_queried_from_the_running_daemon() {
     let served = Served::start("");
     let mode = std::fs::metadata(served.folder.path().join("toolbus.sock")).unwrap().permissions().mode();
     assert_eq!(mode & 0o777, 0o600);
@@ -187,7 +187,7 @@ fn a_second_daemon_leaves_the_socket_of_the_first() {
 }
 
 #[test]
-fn nobody_there_is_told_with_the_next_step() {
+fn a_missing_daemon_is_reported_with_the_next_step() {
     let folder = tempfile::tempdir().unwrap();
     for command in [&["agents"][..], &["explain", "ana", "x"], &["disable", "tool", "x"], &["mcp", "list"]] {
         let (code, out, err) = run(folder.path(), command, &[]);
@@ -199,7 +199,7 @@ fn nobody_there_is_told_with_the_next_step() {
 }
 
 #[test]
-fn a_file_is_asked_without_a_daemon() {
+fn a_file_is_evaluated_without_a_daemon() {
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join("a.toml"), CONFIGURATION).unwrap();
     let asked = |arguments: &[&str]| run(folder.path(), &[arguments, &["--config", "a.toml"]].concat(), &[]);
@@ -228,7 +228,7 @@ fn a_file_is_asked_without_a_daemon() {
 }
 
 #[test]
-fn a_daemon_without_mcp_servers_says_so() {
+fn a_daemon_without_mcp_servers_reports_that() {
     let served = Served::start("");
     let (code, out, _) = served.run(&["mcp", "list"]);
     assert!(code == 0 && out.starts_with("the daemon has no MCP servers: "), "{out}");
@@ -286,7 +286,7 @@ fn every_live_tool_is_shown_with_an_example_that_can_be_called() {
 }
 
 #[test]
-fn a_reload_is_waited_for_and_tells_what_changed_or_why_not() {
+fn a_reload_is_waited_for_and_reports_the_changes_or_the_error() {
     let served = Served::start("");
     let write = |text: &str| std::fs::write(served.folder.path().join("toolbus.toml"), text).unwrap();
     assert!(served.run(&["status"]).1.contains("none since the start"));
@@ -328,7 +328,7 @@ fn a_call_is_made_as_the_agent_that_is_named() {
 }
 
 #[test]
-fn a_daemon_is_asked_over_http_with_its_token() {
+fn a_daemon_is_queried_over_http_with_its_token() {
     let folder = tempfile::tempdir().unwrap();
     let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let configuration =

@@ -36,7 +36,7 @@ fn a_valid_configuration_ends_with_zero_and_a_summary() {
 }
 
 #[test]
-fn problems_end_with_two_and_are_all_told_on_standard_error() {
+fn problems_exit_with_two_and_are_all_reported_on_standard_error() {
     let environment = [("TOOLBUS__BUS__URL", "amqp://ana:hunter2@"), ("TOOLBUS__BUS__NAM", "x")];
     for command in ["check", "tools"] {
         let output = toolbus(&[command, "--listen", "here"], &environment);
@@ -68,7 +68,7 @@ fn a_command_needs_its_own_secrets_alone_and_a_check_can_do_without_any() {
 }
 
 #[test]
-fn warnings_of_the_configuration_are_told_by_check_and_not_by_other_commands() {
+fn warnings_of_the_configuration_are_shown_by_check_and_not_by_other_commands() {
     let folder = tempfile::tempdir().unwrap();
     let config = "[bus]\nurl = 'embedded'\n[http]\nadmin_token = 'xxxxxxxxxxxxxxxxxxxxxxxx'\n";
     std::fs::write(folder.path().join("toolbus.toml"), config).unwrap();
@@ -82,7 +82,7 @@ fn warnings_of_the_configuration_are_told_by_check_and_not_by_other_commands() {
 }
 
 #[test]
-fn every_mistake_of_a_command_is_told_where_there_is_no_shell() {
+fn every_mistake_of_a_command_is_reported_where_there_is_no_shell() {
     let folder = tempfile::tempdir().unwrap();
     let command = "[[commands]]\nname = 'x'\ndescription = 'x'\ncommand = ['no-such-program']\ntimeout = '0s'\n";
     std::fs::write(folder.path().join("toolbus.toml"), command).unwrap();
@@ -98,7 +98,7 @@ fn every_mistake_of_a_command_is_told_where_there_is_no_shell() {
 }
 
 #[test]
-fn a_number_of_threads_that_cannot_be_had_is_told() {
+fn an_impossible_number_of_threads_is_reported() {
     let check = |threads| toolbus(&["check"], &[("TOKIO_WORKER_THREADS", threads)]);
     assert_eq!(check("3").status.code(), Some(0));
     for wrong in ["", "0", "-1", "many", "1025"] {
@@ -214,7 +214,7 @@ fn a_server_that_is_tried_shows_no_secret() {
 }
 
 #[test]
-fn colours_are_for_terminals_unless_asked_for() {
+fn colours_are_for_terminals_unless_forced() {
     let is_coloured = |arguments: &[&str], environment: &[(&str, &str)]| {
         toolbus(&[&["check", "--set", "bus.nam=x"], arguments].concat(), environment).stderr.contains(&0x1b)
     };
@@ -319,7 +319,7 @@ sys.exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
 ";
 
 #[test]
-fn at_a_terminal_init_asks_for_what_no_option_says() {
+fn at_a_terminal_init_prompts_for_missing_options() {
     let folder = tempfile::tempdir().unwrap();
     let typed = |lines: &str, arguments: &[&str]| {
         let mut command = Command::new("python3");
@@ -542,7 +542,7 @@ fn a_mistake_on_the_command_line_ends_with_two() {
 }
 
 #[test]
-fn a_reason_that_no_dead_letter_has_is_refused_before_the_broker_is_asked() {
+fn an_unknown_reason_of_dead_letters_is_refused_without_a_broker() {
     let broker = ["--bus-url", "amqp://127.0.0.1:1/"];
     let output = toolbus(&[&["dlq", "list", "--reason", "reply_to_refusd"], &broker[..]].concat(), &[]);
     let told = text(&output.stderr);

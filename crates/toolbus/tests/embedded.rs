@@ -33,14 +33,14 @@ fn call(arguments: &[&str]) -> Output {
 }
 
 #[test]
-fn a_call_without_a_broker_is_answered_inside_the_command() {
+fn a_call_without_a_broker_runs_inside_the_command() {
     assert_eq!(told(&call(&["echo", "text=hello"])), (0, "hello", ""));
     assert_eq!(told(&call(&["echo", r#"{"text":"hello"}"#])), (0, "hello", ""));
     assert_eq!(told(&call(&["echo", "-"])), (0, "from the input", ""));
 }
 
 #[test]
-fn the_answer_is_printed_as_json_when_asked_for() {
+fn the_reply_is_printed_as_json_on_request() {
     let output = call(&["echo", "text=hello", "--json"]);
     let mut body: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(body["toolCallId"].take().as_str().map(str::len), Some(32));
@@ -58,7 +58,7 @@ fn the_answer_is_printed_as_json_when_asked_for() {
 }
 
 #[test]
-fn what_is_piped_is_exactly_what_the_tool_answered() {
+fn the_piped_output_is_exactly_the_result_of_the_tool() {
     for text in ["\u{1b}[31mred\u{1b}[0m\r\u{7}", "two\nlines\n", ""] {
         let output = call(&["echo", &serde_json::json!({"text": text}).to_string(), "--color", "never"]);
         assert_eq!((output.status.code(), std::str::from_utf8(&output.stdout)), (Some(0), Ok(text)));
@@ -129,7 +129,7 @@ fn a_folder_that_cannot_be_used_is_named_before_the_call() {
 }
 
 #[test]
-fn mistakes_are_told_on_standard_error_with_an_exit_code_of_their_own() {
+fn mistakes_are_reported_on_standard_error_with_their_own_exit_codes() {
     let outputs = [
         call(&["ecko", "text=x"]),
         call(&["echo", "text:=7"]),
@@ -148,7 +148,7 @@ fn mistakes_are_told_on_standard_error_with_an_exit_code_of_their_own() {
 }
 
 #[test]
-fn both_messages_and_the_trace_are_shown_when_asked_for() {
+fn both_messages_and_the_trace_are_shown_on_request() {
     let output = call(&["echo", "text=hello", "--verbose"]);
     let (code, out, err) = told(&output);
     assert_eq!((code, out), (0, "hello"));

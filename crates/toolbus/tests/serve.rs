@@ -60,7 +60,7 @@ impl Drop for Served {
 }
 
 #[test]
-fn a_daemon_on_the_embedded_bus_says_that_nobody_can_reach_it_and_ends_in_order() {
+fn a_daemon_on_the_embedded_bus_warns_that_no_agent_can_reach_it_and_ends_in_order() {
     let mut served = Served::start(&[]);
     let warning = served.read_until("the bus is embedded");
     assert!(warning.contains("WARN") && warning.contains("set bus.url"), "{warning}");
@@ -98,7 +98,7 @@ fn a_signal_ends_a_daemon_that_waits_for_a_specification() {
 }
 
 #[test]
-fn a_daemon_with_mcp_clients_is_not_said_to_be_out_of_reach() {
+fn a_daemon_with_mcp_clients_does_not_warn_of_being_unreachable() {
     let mut served = Served::start(&["--set", "http.open=true", "--color", "always"]);
     let told = served.read_until("the bus is embedded");
     assert!(told.contains("INFO") && told.contains("MCP clients") && !told.contains("no other process"), "{told}");

@@ -37,7 +37,7 @@ fn a_command_that_cannot_run_has_the_exit_code_that_a_shell_gives_it() {
 }
 
 #[test]
-fn a_supervisor_without_a_command_says_what_is_missing() {
+fn a_supervisor_without_a_command_reports_the_missing_argument() {
     let output = supervise(&[]);
     let said = String::from_utf8_lossy(&output.stderr);
     assert_eq!(said, "toolbus: cannot supervise: expected a number and a command\n");

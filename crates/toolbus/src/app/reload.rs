@@ -455,7 +455,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_reload_that_waits_while_the_daemon_ends_is_told_so_at_once() {
+    async fn a_reload_that_waits_while_the_daemon_ends_fails_at_once() {
         let mut app = app(&Config::default(), &[]).await;
         let (request, report) = tokio::sync::oneshot::channel();
         let (sender, reloads) = tokio::sync::mpsc::channel(1);

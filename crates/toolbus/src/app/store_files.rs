@@ -122,14 +122,14 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_file_system_that_does_not_answer_is_told() {
+    async fn a_hanging_file_system_is_reported() {
         let (files, state) = StoreFiles::new(Some(Arc::new(WatchedLedger::new(faulty(StoreFault::Silent)))), None);
         timeout(CHECK_TIME * 2, files.step()).await.unwrap();
         assert_eq!(*state.borrow(), ["ledger: its file system has not answered for 5 s"]);
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_ledger_that_takes_nothing_is_told_at_once_and_until_it_takes_what_a_call_writes() {
+    async fn an_unwritable_ledger_is_reported_from_the_first_failure_until_it_recovers() {
         let faulty = faulty(None);
         let ledger = Arc::new(WatchedLedger::new(Arc::clone(&faulty) as _));
         let (files, mut state) = StoreFiles::new(Some(Arc::clone(&ledger)), None);
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_damaged_page_is_told_as_long_as_it_is_damaged() {
+    async fn a_damaged_page_is_reported_as_long_as_it_is_damaged() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("toolbus.db");
         let key = |number: u16| {

@@ -263,7 +263,7 @@ mod tests {
     }
 
     /// Every way in which a file changes, one after the other.
-    async fn every_change_is_told(pace: Pace, is_announced: bool) {
+    async fn every_change_is_noticed(pace: Pace, is_announced: bool) {
         let (folder, file) = folder();
         let mut watch = FileWatch::with(&file, pace, is_announced);
 
@@ -283,17 +283,17 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_write_a_rename_a_removal_and_a_return_are_told_as_they_are_announced() {
-        every_change_is_told(SELDOM, true).await;
+    async fn a_write_a_rename_a_removal_and_a_return_are_noticed_as_they_are_announced() {
+        every_change_is_noticed(SELDOM, true).await;
     }
 
     #[tokio::test]
-    async fn they_are_told_where_the_system_announces_nothing() {
-        every_change_is_told(LOOKING, false).await;
+    async fn changes_are_noticed_where_the_system_announces_nothing() {
+        every_change_is_noticed(LOOKING, false).await;
     }
 
     #[tokio::test]
-    async fn the_swap_of_a_link_in_the_folder_is_told() {
+    async fn the_swap_of_a_link_in_the_folder_is_noticed() {
         let folder = tempfile::tempdir().unwrap();
         let at = |name: &str| folder.path().join(name);
         for (version, text) in [("..1", "{}"), ("..2", "{\"a\": 2}")] {
@@ -344,7 +344,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn changes_in_quick_succession_are_told_once_or_twice() {
+    async fn changes_in_quick_succession_give_one_or_two_notices() {
         let (_folder, file) = folder();
         let mut watch = FileWatch::start(&file);
         for length in 0..10 {
@@ -359,7 +359,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn changes_of_other_files_and_reading_are_not_told() {
+    async fn changes_of_other_files_and_reading_are_not_noticed() {
         let (folder, file) = folder();
         let mut watch = FileWatch::with(&file, SELDOM, true);
         fs::write(folder.path().join("other"), "x").unwrap();

@@ -79,7 +79,7 @@ async fn a_record_is_a_line_of_the_log_and_a_line_of_the_file() {
 }
 
 #[tokio::test]
-async fn no_text_begins_a_line_in_either_place() {
+async fn no_text_begins_a_line_in_the_log_or_in_the_file() {
     let (_folder, file) = folder();
     let audit = to_file(&file);
     let hostile = "x\r\n{\"event\":\"called\"}\n\u{1b}[2J\u{85}\0";
@@ -114,7 +114,7 @@ fn without_a_file_there_is_the_log() {
 }
 
 #[test]
-fn a_file_that_cannot_be_used_is_told_with_its_name() {
+fn an_unusable_file_is_reported_with_its_name() {
     let config = AuditConfig { file: Some("/nonexistent/audit.jsonl".into()), key: None };
     insta::assert_snapshot!(AuditLog::open(&config, &Default::default()).err().unwrap(), @"[audit] the file `/nonexistent/audit.jsonl` cannot be used: its folder does not exist; create it, for the daemon's user alone");
 }
@@ -199,7 +199,7 @@ async fn a_full_disk_loses_nothing_that_fits_the_queue() {
 }
 
 #[tokio::test]
-async fn a_full_queue_blocks_nobody_and_is_told() {
+async fn a_full_queue_blocks_no_caller_and_is_logged() {
     let (_folder, file) = folder();
     let audit = with_file(on_a_full_disk(&file));
     // More than the queue and the batch in hand have room for.

@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn what_leaves_an_agent_no_tool_is_said_once() {
+    fn the_reason_that_leaves_an_agent_no_tool_is_shown_once() {
         let because = "An operator has switched this agent off.".to_owned();
         let tool = ToolVerdict {
             tool: "echo".to_owned(),

@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn mistakes_are_told() {
+    fn mistakes_are_reported() {
         let refused = |given: &[&str]| parse(&words(given)).unwrap_err().to_string();
         insta::assert_snapshot!(refused(&["city"]), @"`city` is neither a JSON object nor key=value");
         insta::assert_snapshot!(refused(&["{city"]), @"the arguments are not usable: key must be a string at line 1 column 2");
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_of_what_was_taken_as_json_says_how_to_send_text_where_one_is_wanted() {
+    fn a_refusal_of_a_json_argument_explains_how_to_send_text_where_text_is_expected() {
         let told = |given: &[&str], violations: &str| {
             let refusal = format!("The arguments do not fit the tool's parameters: {violations}");
             hint(&words(given), Code::InvalidArguments, &refusal)

@@ -87,7 +87,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_next_trial_is_told() {
+    fn the_next_trial_is_shown() {
         let breaker = |name: &str, next_trial_ms, on_trial| OpenBreaker {
             name: name.to_owned(),
             failures: 5,

@@ -525,7 +525,7 @@ mod tests {
     }
 
     #[test]
-    fn a_call_says_who_asks_and_as_what() {
+    fn a_call_states_its_caller_and_identity() {
         let introduced = |words: &[&str]| {
             let args = Cli::parse_from([&["call", "echo"], words].concat()).args;
             let mut properties = Properties::default();
@@ -543,7 +543,7 @@ mod tests {
     }
 
     #[test]
-    fn the_exit_code_tells_the_outcome() {
+    fn the_exit_code_is_that_of_the_outcome() {
         let error = |code| {
             let text = String::new();
             ReplyContent::Error(ToolError {

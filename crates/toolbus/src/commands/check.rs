@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn the_summary_says_where_telemetry_is_sent() {
+    fn the_summary_names_the_destination_of_telemetry() {
         let told = |endpoint: Option<&str>, variables: &[(&str, &str)]| {
             let mut config = Config::default();
             config.telemetry.otlp_endpoint = endpoint.map(str::to_owned);
@@ -307,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_that_is_not_there_is_told() {
+    fn a_missing_program_is_reported() {
         let mut config = Config::default();
         let server = |command: &str| ServerConfig { command: Some(command.to_owned()), ..ServerConfig::default() };
         let placeholder = ServerConfig { cwd: Some("/srv/{agent}".into()), ..server("./no-such-program") };
@@ -330,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn the_summary_says_what_runs_scripts() {
+    fn the_summary_names_the_runner_of_scripts() {
         let mut script = ScriptConfig::default();
         let told = |script: &ScriptConfig| scripts(&Config { script: Some(script.clone()), ..Config::default() });
         assert_eq!(told(&script), "in the sandbox, \"no-namespaces\" at least; 30s by default, 120s at most");

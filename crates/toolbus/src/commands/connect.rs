@@ -306,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn an_entry_of_the_same_name_is_replaced_only_if_that_is_asked_for() {
+    fn an_entry_of_the_same_name_is_replaced_only_on_request() {
         let text = "{\"mcpServers\": {\"toolbus\": {\"command\": \"old\"}, \"b\": {}}}";
         assert!(entered(text, false).unwrap_err().contains("--force"));
         let next = entered(text, true).unwrap();
@@ -315,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_takes_no_entry_stays_as_it_is_and_says_why() {
+    fn a_file_that_takes_no_entry_stays_as_it_is_and_the_error_has_the_reason() {
         let why = |text: &str| entered(text, true).unwrap_err();
         for text in ["{ // mine\n}", "{"] {
             assert!(why(text).starts_with("it is not plain JSON (") && why(text).contains("line 1"), "{text}");
@@ -328,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn a_client_asks_the_address_that_this_machine_has() {
+    fn a_wildcard_address_becomes_loopback_for_clients() {
         assert_eq!(reachable("0.0.0.0:8471".parse().unwrap()).to_string(), "127.0.0.1:8471");
         assert_eq!(reachable("192.0.2.7:1".parse().unwrap()).to_string(), "192.0.2.7:1");
         assert_eq!(ClientProgram::ClaudeDesktop.file(&BTreeMap::new()), None);

@@ -305,7 +305,7 @@ mod tests {
     use crate::config::Sources;
 
     #[test]
-    fn the_demonstration_has_its_tools_whatever_the_configuration_says() {
+    fn the_demonstration_has_its_tools_with_any_configuration() {
         let overrides = vec![
             Override::new("tools.time", "false"),
             Override::new("tools.echo", "true"),

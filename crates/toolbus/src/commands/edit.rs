@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn a_group_that_is_another_may_do_no_more_than_everybody() {
+    fn a_changed_group_gets_no_more_rights_than_others() {
         for (before, after) in [(0o640, 0o600), (0o644, 0o644), (0o664, 0o644), (0o600, 0o600), (0o604, 0o604)] {
             assert_eq!(for_any_group(before), after, "{before:o}");
         }

@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn a_caller_that_was_refused_reads_who_it_was() {
+    fn a_refused_caller_is_shown_its_identity() {
         let of_login = config("[identity]\nsource = 'broker'\n[agents.ana]\n");
         let told = |config: &Config, login| shown(seen(config, login, "toolbus-cli").as_ref(), config).unwrap();
         insta::assert_snapshot!(told(&of_login, Some("kai")), @"to a daemon of this configuration, the login `kai` is the agent `kai`. It has no section in `agents`, and so no tool");

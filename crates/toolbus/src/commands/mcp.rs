@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn a_daemon_without_servers_says_how_to_get_some() {
+    fn a_list_without_servers_explains_how_to_add_one() {
         assert!(list(&McpServerList { servers: Vec::new(), problems: Vec::new() }).contains("mcp.servers_file"));
     }
 

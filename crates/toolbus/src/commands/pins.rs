@@ -426,7 +426,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_is_led_to_approve_what_is_not_shown() {
+    fn approval_is_not_suggested_for_changes_that_are_not_shown() {
         let end = |after: &str, more| {
             let text = difference(pinned("read", ToolState::Changed, true), Some(BEFORE), Some(after), more);
             assert!(!text.contains("approve"), "{text}");

@@ -82,7 +82,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_changed_is_told() {
+    fn every_outcome_of_a_switch_is_reported() {
         let told = |disabled, changed| {
             in_words(&Switching { kind: "tool".into(), name: "web\n".into(), disabled, changed, known: true })
         };

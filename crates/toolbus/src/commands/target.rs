@@ -392,7 +392,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_socket_of_the_configuration_is_asked_unless_something_else_is_named() {
+    async fn the_socket_of_the_configuration_is_the_default_target() {
         let folder = tempfile::tempdir().unwrap();
         let socket = folder.path().join("t.sock").display().to_string();
         let moved = operator(&[("TOOLBUS__DAEMON__SOCKET", &socket)]);
@@ -405,7 +405,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_configuration_alone_answers_where_there_is_one_and_no_daemon() {
+    async fn the_configuration_alone_is_the_target_without_a_daemon() {
         let folder = tempfile::tempdir().unwrap();
         let socket = folder.path().join("t.sock").display().to_string();
         let mut operator = operator(&[("TOOLBUS__DAEMON__SOCKET", &socket)]);
@@ -420,7 +420,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_cannot_be_asked_says_what_to_do() {
+    async fn an_impossible_target_is_refused_with_the_next_step() {
         let refused = async |args: DaemonArgs, operator: Operator| args.open(&operator).await.unwrap_err().to_string();
         let none = operator(&[("TOOLBUS__DAEMON__SOCKET", "none")]);
         insta::assert_snapshot!(refused(DaemonArgs::default(), none).await, @r#"daemon.socket is "none", so there is no socket to ask on: use --daemon"#);

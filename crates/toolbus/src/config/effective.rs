@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn every_value_is_told_with_where_it_was_given() {
+    fn every_value_is_shown_with_its_origin() {
         let file = "[invoke]\nmax_in_flight = 7\n[agents.ana]\nallowed_tools = ['one']\n[[commands]]\nname = 'one'\n\
                     description = 'x'\ncommand = ['true']\nsandbox = false\n[agents.bea]\n[identity]\n\
                     trust_headers = true\n";
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn no_secret_is_told_however_short() {
+    fn no_secret_is_shown_however_short() {
         let file = "[store]\nurl = 'redis://:xyz@localhost/0'\n\
                     [mcp.servers.files]\ncommand = 'x'\nargs = ['--token', 'xyz']\n\
                     env = { API_KEY = { env = 'PASSWORD' } }\n\

@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn a_configuration_without_the_agents_of_before_opens_nothing_unless_it_says_so() {
+    fn a_configuration_without_its_former_agents_opens_nothing_without_identity_unknown() {
         let denied = |next: &Config| next.widening(UnknownCallers::Denied, &["ana", "bruno"]);
         insta::assert_snapshot!(denied(&of_agents(&[])).unwrap(), @r#"the sections of agents are gone (ana, bruno), so that callers without a section, who are denied every tool now, would get every tool; put back what is gone (a file may be empty or half written), or write identity.unknown = "default" if this is meant"#);
         assert!(denied(&of_agents(&["default"])).unwrap().contains("would get what agents.default allows"));
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn rules_for_everybody_are_not_lost_unsaid() {
+    fn losing_the_rules_of_agents_default_is_reported() {
         let restricted = |next: &Config| next.widening(UnknownCallers::Restricted, &[]);
         assert!(restricted(&of_agents(&[])).unwrap().starts_with("the section agents.default is gone"));
         assert_eq!(restricted(&of_agents(&["default"])), None, "another rule is written");
@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn who_may_use_tools_is_told_in_a_line() {
+    fn callers_are_summarised_in_one_line() {
         let mut config = of_agents(&[]);
         assert_eq!(config.callers(), "every caller may use every tool");
         config.agents = of_agents(&["ana", "bruno", "default"]).agents;

@@ -328,7 +328,7 @@ mod tests {
     use crate::config::{Loaded, Override, Sources};
 
     #[test]
-    fn a_name_says_whether_a_value_is_secret() {
+    fn a_name_decides_whether_a_value_is_secret() {
         for name in [
             "GITHUB_TOKEN",
             "x-api-key",
@@ -472,7 +472,7 @@ mod tests {
     }
 
     #[test]
-    fn a_secret_that_cannot_be_removed_is_told() {
+    fn a_secret_that_cannot_be_removed_is_reported() {
         let text = "[bus]\nurl = \"amqp://svc:short@localhost\"\n[http]\nadmin_token = \"xxxxxxxxxxxxxxxxxxxxxxxx\"\n";
         insta::assert_snapshot!(loaded(text, &[]).warnings.join("\n"), @r#"
     bus.url: a secret here is not removed from results and logs, because it is shorter than 8 bytes; use a longer, random one

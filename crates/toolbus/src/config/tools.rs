@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn the_most_specific_pattern_decides_what_providers_are_told() {
+    fn the_most_specific_pattern_decides_the_hints_for_providers() {
         let definitions = serde_json::json!({
             "*": {"defer_loading": true, "allowed_callers": ["direct"]},
             "e*": {"defer_loading": false, "input_examples": [{"text": "hello"}]}

@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_refused_response_says_that_the_request_was_carried_out_and_names_no_time_to_retry() {
+    async fn a_refused_response_states_that_the_request_was_carried_out_and_has_no_time_to_retry() {
         let responses = QueuedResponses::default();
         let large = || Response::new(Body::from(vec![b'x'; LARGE]));
         let mut queued = Vec::new();

@@ -469,7 +469,7 @@ mod tests {
     use crate::http::tests::sources;
 
     #[test]
-    fn uptime_and_the_age_of_a_reload_are_told_in_seconds() {
+    fn uptime_and_the_age_of_a_reload_are_in_seconds() {
         let clock = Clock::manual();
         let (_bus, state) = watch::channel(BusState::default());
         let health = Health::new(HealthSources { clock, ..sources(state, Registry::new()) });

@@ -506,7 +506,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_socket_on_which_somebody_answers_is_left_alone() {
+    async fn a_socket_with_a_listener_is_left_alone() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("s");
         let first = AdminSocket::bind(&path).await.unwrap();
@@ -553,7 +553,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_path_that_cannot_be_is_told_with_the_key_to_change() {
+    async fn an_impossible_path_is_reported_with_the_key_to_change() {
         let folder = tempfile::tempdir().unwrap();
         for path in [folder.path().join("absent/s"), folder.path().join("x".repeat(200))] {
             let error = AdminSocket::bind(&path).await.unwrap_err();

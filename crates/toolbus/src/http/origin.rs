@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn names_that_somebody_may_point_here_are_not() {
+    fn foreign_host_names_are_refused() {
         for host in [
             "evil.example",
             "localhost.evil.example",

@@ -303,13 +303,13 @@ mod tests {
     }
 
     #[test]
-    fn a_clock_that_is_off_is_told() {
+    fn a_clock_that_is_off_is_reported() {
         assert_eq!(skew(100, 100 + MAX_SKEW), None);
         assert_eq!(skew(160, 100).unwrap().text, "its clock differs from that of this machine by 60 s");
     }
 
     #[test]
-    fn each_kind_of_answer_says_what_to_do() {
+    fn each_kind_of_failure_names_the_next_step() {
         let account = account("amqp://ana:hunter2@broker");
         let judged = |answer| account.judged("queue `q`", answer, "delete it");
         let refused = judged(Answer::Refused("ACCESS_REFUSED".to_owned()));

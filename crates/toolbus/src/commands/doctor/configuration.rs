@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_without_secrets_may_be_read_by_everybody_and_changed_by_nobody_else() {
+    fn a_file_without_secrets_may_be_readable_but_not_writable_by_others() {
         let valid = told(Verdict::Ok, "valid: `HERE/a.toml` None");
         assert_eq!(found("tools.echo = true", 0o644), std::slice::from_ref(&valid));
         let writable = r#"everybody on this machine may change `HERE/a.toml` Some("chmod o-w HERE/a.toml")"#;
@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn a_secret_that_everybody_may_read_is_told_whether_it_is_in_the_configuration_or_in_a_file_of_its_own() {
+    fn a_secret_that_others_can_read_is_reported_in_the_configuration_and_in_its_own_file() {
         let in_file = "http.admin_token = 'another-long-random-token'";
         let read = |file: &str| {
             let text = format!("everybody on this machine may read `HERE/{file}`, which holds a secret");

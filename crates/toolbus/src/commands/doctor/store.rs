@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn memory_is_right_where_it_is_asked_for() {
+    async fn memory_is_right_where_it_is_configured() {
         let memory = StoreConfig { url: Some(StoreUrl::Memory), ..StoreConfig::default() };
         let verdicts = async |store| found(store).await.into_iter().map(|(verdict, _)| verdict).collect::<Vec<_>>();
         assert_eq!(verdicts(memory).await, [Verdict::Ok]);
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_server_that_does_not_answer_is_a_problem_without_its_login() {
+    async fn a_silent_server_is_a_problem_that_shows_no_login() {
         let url = Some("redis://ana:hunter2@127.0.0.1:1".parse().unwrap());
         let [(verdict, text)] = &*found(StoreConfig { url, ..StoreConfig::default() }).await else { panic!("one") };
         assert_eq!(*verdict, Verdict::Problem);

@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn a_time_is_told_in_its_largest_unit() {
+    fn a_time_is_shown_in_its_largest_unit() {
         assert_eq!([119, 7_199, 172_799, 172_800].map(in_words), ["119 s", "119 min", "47 h", "2 days"]);
     }
 

@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_is_not_there_is_told_with_the_next_step() {
+    fn an_unknown_name_is_reported_with_the_next_step() {
         let told = |text: &str, name: &str| {
             let file = tempfile::Builder::new().suffix(".toml").tempfile().unwrap();
             std::fs::write(file.path(), text).unwrap();

@@ -80,7 +80,7 @@ fn a_server_with_a_mistake_stays_as_it_was_until_that_is_mended() {
 }
 
 #[test]
-fn a_server_with_a_mistake_that_says_that_it_is_not_to_be_used_is_not() {
+fn a_disabled_server_with_a_mistake_is_left_out() {
     let files = Files::new();
     let running = files.again("", GOOD, None).config;
     let off = r#"{"mcpServers": {"files": {"command": "x", "toolTimeoutMs": "30s", "disabled": true}}}"#;
@@ -88,7 +88,7 @@ fn a_server_with_a_mistake_that_says_that_it_is_not_to_be_used_is_not() {
 }
 
 #[test]
-fn a_placeholder_in_the_wrong_place_leaves_a_server_as_it_was() {
+fn a_misplaced_placeholder_leaves_a_server_as_it_was() {
     let files = Files::new();
     let running = files.again("", GOOD, None).config;
     let misplaced = r#"{"mcpServers": {"files": {"command": "x", "args": ["{agent}"]}}}"#;

@@ -38,7 +38,7 @@ fn the_operations_of_a_file_are_tools_of_the_configuration() {
 }
 
 #[test]
-fn a_specification_that_cannot_be_used_is_told_at_its_key() {
+fn an_unusable_specification_is_reported_at_its_key() {
     let section = |more: &str| format!("[rest.openapi.pets]\nfile = 'FILE'\n{more}");
     let swagger = r#"{"swagger": "2.0"}"#;
     let private = PETS.replace("pets.example", "10.0.0.7");
@@ -74,7 +74,7 @@ fn a_specification_that_cannot_be_used_is_told_at_its_key() {
 }
 
 #[test]
-fn a_name_that_another_tool_has_is_told() {
+fn the_name_of_another_tool_is_reported() {
     let other = "[[rest.endpoints]]\nname = 'addPet'\ndescription = 'd'\nurl = 'https://h/'\n";
     let twice = "[rest.openapi.a]\nfile = 'FILE'\n[rest.openapi.b]\nfile = 'FILE'\n";
     insta::assert_snapshot!(told(PETS, &format!("{other}[rest.openapi.pets]\nfile = 'FILE'")), @"a.toml:5:1: `rest.openapi.pets`: its tool `addPet` has the name of the endpoint at a.toml:2:8; write a `prefix`, or `exclude` it");

@@ -117,7 +117,7 @@ fn the_environment_changes_entries_of_every_format() {
 }
 
 #[test]
-fn a_mistake_in_yaml_is_told_with_its_line() {
+fn a_mistake_in_yaml_is_reported_with_its_line() {
     let text =
         "bus:\n  nme: x\n  reply_topics:\n    - a..b\ninvoke:\n  max_in_flight: many\n  drain_timeout: 10 parsecs\n";
     insta::assert_snapshot!(refused("a.yaml", text), @r#"
@@ -129,7 +129,7 @@ fn a_mistake_in_yaml_is_told_with_its_line() {
 }
 
 #[test]
-fn a_mistake_in_json_is_told_with_its_key() {
+fn a_mistake_in_json_is_reported_with_its_key() {
     let text = r#"{
         "bus": {"nme": "x", "reply_topics": ["a..b"]},
         "invoke": {"max_in_flight": "many", "drain_timeout": "10 parsecs"}
@@ -149,7 +149,7 @@ fn a_contradiction_names_the_file_whose_value_counts() {
 }
 
 #[test]
-fn a_text_that_is_not_of_its_format_is_told_where_it_ends_to_be() {
+fn a_file_of_another_format_is_reported_where_its_syntax_fails() {
     insta::assert_snapshot!(refused("a.json", "[bus]\nname = 'x'"), @"a.json:1:1: expected an object");
     insta::assert_snapshot!(refused("b.json", "{\"bus\": {\"name\": \"x\",}}"), @"b.json:1:22: not JSON, as its extension says: trailing comma");
     insta::assert_snapshot!(refused("c.json", ""), @"c.json:1:1: not JSON, as its extension says: EOF while parsing a value");
@@ -224,7 +224,7 @@ fn numbers_are_of_the_type_that_they_are_written_in() {
 }
 
 #[test]
-fn a_number_that_is_too_large_is_told() {
+fn a_number_that_is_too_large_is_reported() {
     for number in ["65536", "18446744073709551615", "18446744073709551616", "1e300", "-1"] {
         for (name, text) in [
             ("a.json", format!("{{\"invoke\": {{\"max_in_flight\": {number}}}}}")),

@@ -30,7 +30,7 @@ fn a_token_that_is_not_to_be_had_or_of_the_wrong_kind_is_a_problem() {
 }
 
 #[test]
-fn tokens_tell_agents_and_operators_apart() {
+fn tokens_distinguish_agents_and_operators() {
     let text =
         format!("[http]\nadmin_token = '{LONG}'\ntokens = {{ ana = ['{LONG}'], bea = 'of-both', cleo = 'of-both' }}");
     let told = problems(&text);

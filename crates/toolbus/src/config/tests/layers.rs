@@ -49,7 +49,7 @@ fn the_command_line_is_named_where_it_is_wrong() {
 }
 
 #[test]
-fn a_contradiction_is_told_where_the_value_was_given() {
+fn a_contradiction_is_reported_where_the_value_was_given() {
     let text = "[invoke]\ndefault_timeout = '90s'";
     let environment = [("TOOLBUS__INVOKE__MAX_TIMEOUT", "80s")];
     insta::assert_snapshot!(load(&[text], &environment, &[]).unwrap_err(), @"environment TOOLBUS__INVOKE__MAX_TIMEOUT: `invoke.max_timeout`: max_timeout (80s) is shorter than default_timeout (90s); expected it to be at least as long");

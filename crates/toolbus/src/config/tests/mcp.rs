@@ -70,7 +70,7 @@ fn every_designed_key_is_accepted() {
 }
 
 #[test]
-fn tools_are_called_as_the_operator_says_in_sections_and_in_the_file() {
+fn prefix_and_renames_apply_in_sections_and_in_the_file() {
     let section =
         specs("[mcp.servers.a]\ncommand = 'x'\nprefix = 'files'\nrename = { read_file = 'open', list = 'read_file' }");
     let json = r#"{"mcpServers": {"a": {"command": "x", "Prefix": "files", "rename": {"read_file": "open", "list": "read_file"}}}}"#;
@@ -83,7 +83,7 @@ fn tools_are_called_as_the_operator_says_in_sections_and_in_the_file() {
 }
 
 #[test]
-fn a_name_that_not_every_model_takes_and_one_for_two_tools_are_told() {
+fn an_invalid_prefix_and_invalid_renames_are_reported() {
     let long = format!("prefix = '{}'", "p".repeat(33));
     let table = [
         (
@@ -144,7 +144,7 @@ fn credentials_are_shared_or_of_single_agents() {
 }
 
 #[test]
-fn credentials_that_are_not_complete_are_told() {
+fn incomplete_credentials_are_reported() {
     let told =
         |auth: &str| problems(&format!("[identity]\nsource = 'broker'\n[mcp.servers.a]\nurl = 'https://h/'\n{auth}"));
     insta::assert_snapshot!(told("auth = { type = 'bearer' }"), @"a.toml:5:8: `mcp.servers.a.auth`: `token` is missing; expected it here, or in `per_agent` for each agent");
@@ -345,7 +345,7 @@ fn a_server_of_the_file_may_back_a_tool_set_once_it_can_be_used() {
 }
 
 #[test]
-fn the_digest_tells_servers_of_files_apart_and_no_secrets() {
+fn the_digest_distinguishes_servers_of_files_but_no_secrets() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("mcp.json");
     let mut config = Config::default();

@@ -32,7 +32,7 @@ url = "http://127.0.0.1/"
 "#;
 
 #[test]
-fn what_is_said_of_a_server_comes_before_patterns_wherever_it_is_said() {
+fn the_pin_of_a_server_precedes_patterns_in_sections_and_in_the_file() {
     let json = r#"{"mcpServers": {
         "a": {"command": "x", "Pin": true}, "b": {"command": "x", "pin": null}, "git": {"command": "x", "pin": true}
     }}"#;
@@ -55,7 +55,7 @@ fn a_pin_can_be_given_in_the_environment_and_on_the_command_line() {
 }
 
 #[test]
-fn what_is_no_pin_is_told_with_what_is_expected() {
+fn an_invalid_pin_is_reported_with_the_expected_values() {
     insta::assert_snapshot!(problems("[mcp.servers.a]\ncommand = 'x'\npin = 'yes'\n"), @r#"a.toml:3:7: `mcp.servers.a.pin`: "yes" is not known; expected true, false or "strict""#);
     insta::assert_snapshot!(problems("[pins]\nsources = { rest = 1 }\n"), @r#"a.toml:2:20: `pins.sources.rest`: found a number; expected true, false or "strict""#);
     let json = r#"{"mcpServers": {"a": {"command": "x", "pin": "yes"}}}"#;

@@ -58,7 +58,7 @@ fn values_of_parts_that_are_not_there_are_unknown() {
 }
 
 #[test]
-fn a_pattern_that_is_none_is_told_where_it_stands() {
+fn an_invalid_pattern_is_reported_at_its_key() {
     let text = "allowed_tools = ['[ab]*']\ndenied_tools = ['']\ntool_rate_limits = { '!x' = { rps = 1, burst = 1 } }\narguments = { '^x$' = {} }";
     insta::assert_snapshot!(problems(&with(&format!("[agents.ana]\n{text}"))), @r#"
     a.toml:20:18: `agents.ana.allowed_tools[0]`: "[ab]*" has `[`, which means nothing in a pattern: there is `*` for any run of characters and `?` for one
@@ -237,7 +237,7 @@ fn the_path_of_a_socket_has_a_length() {
 }
 
 #[test]
-fn answers_cannot_go_to_the_topic_of_a_sidecar() {
+fn replies_cannot_go_to_the_topic_of_a_sidecar() {
     let text = "[identity]\nagent = 'ana'\n[bus]\nreply_topics = ['tool.invoke.agent.*']";
     insta::assert_snapshot!(problems(text), @"a.toml:4:16: `bus.reply_topics`: `tool.invoke.agent.*` takes in requests (`tool.invoke.agent.ana`); an answer there would be read as a request");
 }
@@ -263,7 +263,7 @@ fn a_rate_is_one_and_one_alone() {
 }
 
 #[test]
-fn a_list_of_recipients_names_somebody() {
+fn a_list_of_recipients_is_not_empty() {
     insta::assert_snapshot!(problems(&with("[agents.ana]\noutbound_allowlist = { whatsapp = [] }")), @"a.toml:20:35: `agents.ana.outbound_allowlist.whatsapp`: expected at least 1 element");
     insta::assert_snapshot!(problems("[outbound.mail]\ntools = ['*_time']\nrecipients = ['/to']\ncompare = 'mail'"), @r#"a.toml:4:11: `outbound.mail.compare`: "mail" is not known; did you mean "email"? expected one of "digits", "email", "exact""#);
 }

@@ -40,7 +40,7 @@ fn an_unconfined_runner_must_be_meant() {
 }
 
 #[test]
-fn a_runner_that_there_is_not_is_told() {
+fn an_unknown_runner_is_reported() {
     insta::assert_snapshot!(problems("[script]\nrunner = 'docker'\nsandbox = { require = 'none' }"), @r#"
     a.toml:2:10: `script.runner`: "docker" is not known; expected one of "sandbox", "local", "kubernetes"
     a.toml:3:23: `script.sandbox.require`: "none" is not known; expected one of "full", "no-namespaces", "limits-only"
@@ -86,7 +86,7 @@ fn each_language_has_a_tool() {
 }
 
 #[test]
-fn a_language_that_cannot_be_run_is_told() {
+fn a_language_that_cannot_be_run_is_reported() {
     let languages = "[script.languages]\nPerl = { command = ['perl'] }\npython = { command = ['python3'] }\njs = { command = ['node'], file = '../a' }\nlua = { command = ['lua'], file = 'key' }";
     insta::assert_snapshot!(problems(languages), @r#"
     a.toml:2:8: `script.languages.Perl`: no name of a language; expected lower-case letters, digits and `_`, such as "javascript"
@@ -120,7 +120,7 @@ fn times_of_scripts_must_fit_each_other() {
 }
 
 #[test]
-fn what_a_script_cannot_run_with_is_told() {
+fn limits_that_a_script_cannot_run_with_are_reported() {
     insta::assert_snapshot!(problems("[script]\nmemory = '16MiB'\ncpu = '50%'\nopen_files = 3\nprocesses = 0\npython = ''"), @r#"
     a.toml:2:10: `script.memory`: 16MiB is too little for Python to start; expected at least 32MiB
     a.toml:3:7: `script.cpu`: "50%" is not a share of cores; expected thousandths such as "500m", or cores such as "1" or "2.5"
@@ -185,7 +185,7 @@ fn the_role_of_scripts_needs_their_section_and_the_section_its_role() {
 }
 
 #[test]
-fn a_weak_sandbox_is_told() {
+fn a_weak_sandbox_is_reported() {
     insta::assert_snapshot!(warnings("[script.sandbox]\nrequire = 'limits-only'"), @r#"script.sandbox.require: "limits-only" lets scripts read every file that the daemon can read"#);
 }
 
@@ -238,7 +238,7 @@ fn a_command_must_be_one_that_can_run() {
 }
 
 #[test]
-fn every_mistake_of_a_command_is_told() {
+fn every_mistake_of_a_command_is_reported() {
     let lines = "parameters = '['\nread = ['/nonexistent']\nwrite = ['/nonexistent']\ncwd = '/nonexistent'\nenv = { 'a=b' = 'c' }\n\
         allow_dash = ['x']\nmemory = 5";
     insta::assert_snapshot!(problems(&command(lines)), @r#"

@@ -291,7 +291,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn port_zero_is_no_place_to_ask() {
+    async fn port_zero_cannot_be_probed() {
         let refused = probe("127.0.0.1:0".parse().unwrap(), "/readyz", Duration::from_secs(1)).await.unwrap_err();
         assert!(matches!(refused, ProbeError::NoPort), "{refused}");
     }

@@ -361,7 +361,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_report_of_an_action_says_how_many_letters_are_left_and_why() {
+    fn the_report_of_an_action_counts_the_letters_left_and_names_the_reason() {
         let mut outcome = LetterOutcome::default();
         for _ in 0..30 {
             outcome.note(ReplayOutcome::Routed);

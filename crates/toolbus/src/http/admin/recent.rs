@@ -307,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn the_attempt_of_a_call_is_told_as_far_as_the_broker_counts() {
+    fn the_attempt_of_a_call_is_named_as_far_as_the_broker_counts() {
         let attempt = |earlier_deliveries, redelivered| {
             let queue = Some("invoke".to_owned());
             CallTrace { queue, earlier_deliveries, redelivered, ..CallTrace::default() }.attempt()

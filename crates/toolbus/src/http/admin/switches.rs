@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_store_that_cannot_be_read_switches_nothing_on_and_one_that_forgot_is_told() {
+    async fn an_unreadable_store_switches_nothing_on_and_an_emptied_one_gets_the_switches_again() {
         let policy = policy();
         policy.disable(tool("echo")).unwrap();
         assert!(SwitchStore::new(away(), false).follow(&policy).await.is_err());

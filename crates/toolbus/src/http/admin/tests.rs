@@ -279,7 +279,7 @@ async fn each_tool_of_an_agent_is_in_or_out_for_a_reason() {
 }
 
 #[tokio::test]
-async fn an_agent_without_a_section_is_one_of_everybody() {
+async fn an_agent_without_a_section_gets_the_rules_of_default() {
     let fixture = Fixture::new().await;
     for name in ["bruno", "default"] {
         let response = fixture.get(&format!("/v1/agents/{name}")).await;
@@ -354,7 +354,7 @@ async fn a_call_is_explained_up_to_the_gate_that_refuses() {
 }
 
 #[tokio::test]
-async fn a_switch_acts_at_once_and_is_told() {
+async fn a_switch_acts_at_once_and_is_listed() {
     let fixture = Fixture::new().await;
     let set = async |method: Method, path: &str| -> Value { fixture.socket().ask(method, path).await.unwrap() };
     let path = "/v1/disabled/tool/web_search";

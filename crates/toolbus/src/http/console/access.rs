@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn a_form_of_another_page_is_told_from_one_of_this_server() {
+    fn forms_of_other_pages_are_refused() {
         for (pairs, expected) in [
             (&[("host", "a:1"), ("origin", "http://a:1")][..], true),
             (&[("host", "a:1"), ("origin", "https://a:1"), ("sec-fetch-site", "same-origin")], true),

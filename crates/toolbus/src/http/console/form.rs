@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn json_is_taken_in_place_of_fields_where_its_button_is_pressed() {
+    fn json_replaces_the_fields_where_its_button_is_pressed() {
         let fields = [("as", "json"), ("json", " {\"a\": 1} "), ("argument.text", "x")];
         assert_eq!(given(&fields), Ok(json!({"a": 1})));
     }

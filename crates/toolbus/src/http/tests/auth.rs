@@ -130,7 +130,7 @@ async fn a_token_admits_its_agent() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn whoever_has_no_token_is_told_what_to_do_at_once_and_may_try_again_on_the_same_connection() {
+async fn a_request_without_a_token_is_refused_at_once_and_may_be_repeated_on_its_connection() {
     let fixture = Fixture::new("");
     let started = Clock::SYSTEM.now();
     let mut client = fixture.server.connect();
@@ -146,7 +146,7 @@ async fn whoever_has_no_token_is_told_what_to_do_at_once_and_may_try_again_on_th
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_wrong_token_is_answered_late_recorded_and_the_last_of_its_connection() {
+async fn a_wrong_token_is_refused_late_recorded_and_ends_its_connection() {
     let fixture = Fixture::new("");
     let started = Clock::SYSTEM.now();
     let mut client = fixture.server.connect();
@@ -192,7 +192,7 @@ async fn a_flood_of_wrong_tokens_holds_no_right_one_up_and_leaves_few_records() 
 }
 
 #[tokio::test(start_paused = true)]
-async fn whoever_has_a_token_gets_in_while_strangers_take_every_place_that_they_may() {
+async fn a_token_gets_in_while_anonymous_clients_hold_all_their_slots() {
     let fixture = Fixture::new("");
     let _silent: Vec<Client> = (0..MAX_ANONYMOUS * 4).map(|_| fixture.server.connect()).collect();
     let started = Clock::SYSTEM.now();
@@ -238,7 +238,7 @@ async fn tokens_change_at_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn clients_without_a_token_take_no_place_of_those_that_have_one() {
+async fn clients_without_a_token_take_no_slot_of_those_with_one() {
     let fixture = Fixture::new("open");
     let mut streams = Vec::new();
     for _ in 0..MAX_GUESTS {
@@ -294,7 +294,7 @@ async fn other_hosts_and_pages_are_refused() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_browser_is_told_what_an_allowed_page_may_send_and_read() {
+async fn a_preflight_response_states_what_an_allowed_page_may_send_and_read() {
     let fixture = Fixture::new("");
     let asking = ["Origin: http://localhost:6274", "Access-Control-Request-Method: POST"];
     let wanted = "Access-Control-Request-Headers: authorization,mcp-protocol-version";
@@ -320,7 +320,7 @@ async fn a_browser_is_told_what_an_allowed_page_may_send_and_read() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_body_is_read_up_to_its_bound_whether_or_not_its_length_is_told() {
+async fn a_body_is_read_up_to_its_bound_with_or_without_a_declared_length() {
     let fixture = Fixture::new("small");
     let fits = "x".repeat(4096);
     assert_eq!(fixture.ask("POST /mcp", &[&token()], &fits).await.body, "ana 4096");
@@ -359,7 +359,7 @@ async fn no_body_is_read_before_the_token_is_right() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn strangers_who_announce_bodies_and_send_none_keep_nobody_out() {
+async fn anonymous_clients_that_announce_bodies_and_send_none_block_no_other() {
     let fixture = Fixture::new("");
     let mut waiting: Vec<Client> = (0..MAX_ANONYMOUS * 4).map(|_| fixture.server.connect()).collect();
     for client in &mut waiting {

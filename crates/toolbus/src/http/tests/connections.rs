@@ -119,7 +119,7 @@ async fn a_connection_serves_one_request_after_the_other() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_connection_that_says_nothing_is_closed_soon_and_one_that_has_said_something_later() {
+async fn a_silent_connection_is_closed_soon_and_an_idle_one_later() {
     let fixture = Fixture::new();
     assert_eq!(fixture.connect().closed_after().await.as_secs(), HEAD_TIME.as_secs());
     let mut client = fixture.connected(1, "/quick").await.remove(0);
@@ -164,7 +164,7 @@ async fn a_stream_whose_client_takes_nothing_is_closed() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_client_that_takes_its_answer_slowly_gets_all_of_it_and_may_then_rest() {
+async fn a_client_that_reads_its_response_slowly_gets_all_of_it_and_may_then_idle() {
     let fixture = Fixture::new();
     let mut client = fixture.connect();
     let started = Clock::SYSTEM.now();
@@ -183,7 +183,7 @@ async fn a_client_that_takes_its_answer_slowly_gets_all_of_it_and_may_then_rest(
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_client_that_still_takes_its_answer_makes_no_room() {
+async fn a_client_that_still_reads_its_response_keeps_its_slot() {
     let fixture = Fixture::new();
     let mut taking = fixture.connect();
     taking.send("/large").await;
@@ -208,7 +208,7 @@ async fn connections_that_wait_for_a_request_make_room_for_one_that_has_one() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_request_waits_while_every_place_is_taken_by_another() {
+async fn a_request_waits_while_every_slot_is_taken_by_another() {
     let fixture = Fixture::new();
     let mut busy = fixture.waiting(MAX_ANONYMOUS, "/slow").await;
     let started = Clock::SYSTEM.now();
@@ -226,7 +226,7 @@ async fn a_request_waits_while_every_place_is_taken_by_another() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn connections_that_are_vouched_for_take_no_place_of_strangers() {
+async fn known_connections_take_no_slot_of_anonymous_ones() {
     let fixture = Fixture::new();
     let streams = fixture.connected(MAX_KNOWN, "/stream").await;
     assert_eq!(fixture.connected(MAX_ANONYMOUS, "/quick").await.len(), MAX_ANONYMOUS);
@@ -260,7 +260,7 @@ async fn one_token_leaves_places_to_every_other() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn strangers_that_take_no_answer_leave_room_for_others() {
+async fn anonymous_clients_that_read_no_response_leave_room_for_others() {
     let fixture = Fixture::new();
     let deaf = fixture.waiting(160, "/large").await;
     let started = Clock::SYSTEM.now();
@@ -281,7 +281,7 @@ async fn the_system_keeps_little_of_what_a_client_does_not_take() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_that_is_vouched_for_takes_the_place_of_the_one_that_has_rested_longest() {
+async fn a_known_connection_takes_the_slot_of_the_longest_idle_one() {
     let fixture = Fixture::new();
     let mut known = fixture.connected(MAX_KNOWN, "/known").await;
     assert_eq!(fixture.connect().ask("/known").await, (200, "true".to_owned()));
@@ -290,7 +290,7 @@ async fn one_that_is_vouched_for_takes_the_place_of_the_one_that_has_rested_long
 }
 
 #[tokio::test(start_paused = true)]
-async fn connections_that_are_slowed_down_take_no_place_of_strangers() {
+async fn delayed_connections_take_no_slot_of_anonymous_ones() {
     let fixture = Fixture::new();
     let _slowed = fixture.waiting(MAX_ANONYMOUS, "/slowed").await;
     let _more = fixture.waiting(MAX_ANONYMOUS, "/slowed").await;
@@ -298,7 +298,7 @@ async fn connections_that_are_slowed_down_take_no_place_of_strangers() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_panic_is_answered_and_closes_nothing_else() {
+async fn a_panic_gets_a_response_and_closes_nothing_else() {
     let fixture = Fixture::new();
     let mut other = fixture.connected(1, "/quick").await.remove(0);
     let mut client = fixture.connect();
@@ -308,7 +308,7 @@ async fn a_panic_is_answered_and_closes_nothing_else() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn at_the_end_what_is_in_hand_is_answered_and_everything_else_is_closed() {
+async fn at_the_end_running_requests_get_responses_and_other_connections_are_closed() {
     let fixture = Fixture::new();
     let mut idle = fixture.connected(1, "/quick").await.remove(0);
     let mut stream = fixture.connected(1, "/stream").await.remove(0);

@@ -68,7 +68,7 @@ impl McpAdmin for Several {
 }
 
 #[tokio::test]
-async fn a_required_server_that_takes_no_calls_blocks_and_what_was_left_out_is_told() {
+async fn a_required_server_that_takes_no_calls_blocks_and_left_out_ones_are_reported() {
     let (_bus, state) = watch::channel(good());
     let several = |required: &[&str]| {
         let required_servers = required.iter().map(|name| (*name).to_owned()).collect();

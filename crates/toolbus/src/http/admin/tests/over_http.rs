@@ -7,7 +7,7 @@ use super::*;
 use crate::http::refusal::PENALTY;
 
 #[tokio::test]
-async fn over_http_the_same_is_told_to_whoever_has_the_token() {
+async fn over_http_the_token_gives_the_same_as_the_socket() {
     let fixture = Fixture::new().await;
     let agents: Value = fixture.http(TOKEN).ask(Method::GET, "/v1/agents").await.unwrap();
     assert_eq!(agents, fixture.get("/v1/agents").await);
@@ -18,7 +18,7 @@ async fn over_http_the_same_is_told_to_whoever_has_the_token() {
 }
 
 #[tokio::test]
-async fn over_http_nothing_is_told_or_done_without_the_token() {
+async fn over_http_nothing_is_shown_or_done_without_the_token() {
     let fixture = Fixture::new().await;
     for (method, path) in
         [("GET", "/v1/agents"), ("PUT", "/v1/disabled/tool/echo"), ("GET", "/v1/nothing"), ("PUT", "/v1/agents")]
@@ -90,7 +90,7 @@ async fn what_operators_do_and_wrong_tokens_are_recorded_with_where_they_came_fr
 }
 
 #[tokio::test]
-async fn a_daemon_without_a_token_says_so_and_one_that_is_gone_too() {
+async fn a_daemon_without_a_token_and_one_that_is_gone_are_reported() {
     let fixture = Fixture::new().await;
     let closed = HttpServer::bind(SocketAddr::from(([127, 0, 0, 1], 0))).await.unwrap();
     let (_bus, state) = watch::channel(BusState::default());

@@ -122,7 +122,7 @@ async fn what_cannot_be_kept_is_not_let_through() {
 }
 
 #[tokio::test]
-async fn a_daemon_without_pins_says_so() {
+async fn a_daemon_without_pins_reports_that() {
     let fixture = Fixture::new().await;
     match fixture.socket().ask::<Value>(Method::GET, "/v1/pins").await {
         Err(AdminClientError::Refused(text)) => assert_eq!(text, "nothing is pinned in this process"),
@@ -131,7 +131,7 @@ async fn a_daemon_without_pins_says_so() {
 }
 
 #[tokio::test]
-async fn a_source_has_the_name_of_its_server_too_and_one_that_is_not_there_is_told_with_the_nearest() {
+async fn a_source_can_be_named_by_its_server_and_an_unknown_one_is_refused_with_the_nearest() {
     let fixture = Pinned::new().await;
     fixture.say("Reads all.");
     for source in ["files", "mcp:files"] {

@@ -39,7 +39,7 @@ async fn with_three() -> (Arc<Three>, Fixture) {
 }
 
 #[tokio::test]
-async fn every_server_is_told_with_all_that_is_known() {
+async fn every_server_is_listed_with_all_that_is_known() {
     let (_three, fixture) = with_three().await;
     let all: McpServerList = fixture.socket().ask(Method::GET, "/v1/mcp").await.unwrap();
     let names: Vec<&str> = all.servers.iter().map(|server| server.name.as_str()).collect();
@@ -94,7 +94,7 @@ async fn a_server_is_restarted_by_its_name_whatever_its_case() {
 }
 
 #[tokio::test]
-async fn without_the_token_no_server_is_told_of_or_restarted() {
+async fn without_the_token_no_server_is_listed_or_restarted() {
     let (three, fixture) = with_three().await;
     for line in ["GET /v1/mcp", "GET /v1/mcp/Files", "POST /v1/mcp/Files/restart"] {
         let response = fixture.over_tcp(&format!("{line} HTTP/1.1\r\nHost: localhost\r\n\r\n")).await;
