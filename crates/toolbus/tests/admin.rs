@@ -155,7 +155,7 @@ fn a_call_is_explained_with_an_exit_code_of_its_own() {
 }
 
 #[test]
-fn what_is_switched_off_stays_off_over_a_restart_and_a_kill() {
+fn a_disabled_tool_stays_off_over_a_restart_and_a_kill() {
     let mut served = Served::start("[store]\nurl = \"sqlite:toolbus.db\"\n");
     let (code, out, err) = served.run(&["disable", "tool", "current_time"]);
     assert_eq!((code, &*out, &*err), (0, "tool current_time is switched off", ""));
@@ -171,7 +171,7 @@ fn what_is_switched_off_stays_off_over_a_restart_and_a_kill() {
 }
 
 #[test]
-fn what_nothing_is_called_can_be_switched_off_with_a_warning() {
+fn an_unknown_name_can_be_switched_off_with_a_warning() {
     let served = Served::start("");
     let (code, out, err) = served.run(&["disable", "agent", "bruno"]);
     assert_eq!((code, &*out, &*err), (0, "agent bruno is switched off", "warning: there is no agent of this name now"));

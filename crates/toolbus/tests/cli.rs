@@ -478,7 +478,7 @@ fn an_entry_whose_program_lacks_variables_of_the_configuration_is_warned_of() {
 }
 
 #[test]
-fn an_entry_over_http_has_what_the_daemon_lets_the_client_in_by() {
+fn an_entry_over_http_has_the_login_that_the_daemon_expects() {
     let run = |arguments: &[&str]| {
         let output = toolbus(&[&["connect", "claude"], arguments].concat(), &[]);
         let entry = serde_json::from_slice::<serde_json::Value>(&output.stdout).unwrap_or_default();

@@ -89,7 +89,7 @@ fn the_tools_are_listed_without_anything_being_started() {
 }
 
 #[test]
-fn a_python_that_is_not_there_stops_the_start_with_the_key() {
+fn a_missing_python_stops_the_start_with_the_key() {
     let folder = folder(&CONFIG.replace("pool =", "python = 'no-such-python'\npool ="));
     let done = toolbus(folder.path(), &["serve"], "");
     let told = text(&done.stderr);

@@ -89,7 +89,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_daemon_would_end_with_is_reported_at_its_key() {
+    fn files_that_prevent_a_start_are_reported_at_their_keys() {
         let folder = tempfile::tempdir().unwrap();
         let path = |name: &str| folder.path().join(name);
         fs::create_dir(path("guides")).unwrap();

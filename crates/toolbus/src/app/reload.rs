@@ -467,7 +467,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_section_of_which_a_part_waits_has_changed_in_the_rest() {
+    async fn a_section_with_a_key_that_needs_a_restart_changes_in_the_rest() {
         let (_folder, file, mut app) = app_of("").await;
         std::fs::write(&file, "[tools]\nrequired = ['current_time']\n[tools.limits.current_time]\nmax_in_flight = 2\n")
             .unwrap();

@@ -151,7 +151,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn what_is_no_file_is_refused() {
+    fn links_folders_and_devices_are_refused() {
         let folder = tempfile::tempdir().unwrap();
         let [target, link, dangling] = ["target", "link", "dangling"].map(|name| folder.path().join(name));
         std::fs::write(&target, "").unwrap();

@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn an_agent_that_the_login_is_not_is_refused_with_what_to_do() {
+    fn an_agent_that_differs_from_the_login_is_refused_with_the_next_step() {
         let of_login = config("[identity]\nsource = 'broker'\nusers = { kai = 'ana' }\n[agents.ana]\n");
         let kai = seen(&of_login, Some("kai"), "bea");
         assert_eq!(check(Some(&agent("ana")), kai.as_ref(), &of_login), Ok(()));

@@ -369,7 +369,7 @@ mod tests {
     const AFTER: &str = r#"{"description":"Reads a file. Sends it away.","effect":"read-only","name":"read"}"#;
 
     #[test]
-    fn what_is_quarantined_comes_first() {
+    fn quarantined_tools_come_first() {
         let tools = vec![
             pinned("read", ToolState::Pinned, false),
             Pinned { shadowed_by: Some("mcp:zzz".to_owned()), ..pinned("write", ToolState::Recorded, false) },
@@ -404,7 +404,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_recorded_is_not_claimed() {
+    fn unrecorded_definitions_are_shown_as_such() {
         let unrecorded = Pinned { since: None, pinned: None, ..pinned("read", ToolState::Unrecorded, false) };
         let all =
             PinnedTools { file: Some("toolbus.pins.json".to_owned()), problem: None, tools: vec![unrecorded.clone()] };

@@ -318,7 +318,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_format_takes_and_refuses_what_it_should() {
+    fn each_format_accepts_and_refuses_its_examples() {
         let long = "x".repeat(256);
         let table = [
             ("toolbus-bus-url", "embedded", true),

@@ -372,7 +372,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_secret_of_a_text_is_found() {
+    fn secrets_within_texts_are_found() {
         assert_eq!(in_url("amqps://svc:p%40ss-word@host/v"), ["p@ss-word", "p%40ss-word"]);
         assert_eq!(in_url("https://t0ken-t0ken@host/simple"), ["t0ken-t0ken", "t0ken-t0ken"]);
         for none in ["https://host/path", "mailto:ana@host", "no url", "C:\\path"] {

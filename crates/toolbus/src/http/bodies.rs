@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_waits_is_bounded_for_each_token_and_for_all_and_counts_until_it_is_taken() {
+    async fn queued_responses_are_bounded_for_each_token_and_in_total_until_they_are_sent() {
         let responses = QueuedResponses::default();
         let mut waiting = Vec::new();
         for token in 0..MAX_OF_ALL / MAX_OF_TOKEN {

@@ -151,7 +151,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_whole_head_of_a_health_probe_is_one_and_nothing_else() {
+    fn only_the_complete_head_of_a_health_request_is_a_probe() {
         for (head, expected) in [
             ("GET /livez HTTP/1.1\r\nHost: a\r\n\r\n", true),
             ("HEAD /readyz?verbose HTTP/1.0\r\n\r\n", true),

@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn one_host_must_be_named_and_all_that_are_named_must_be_ours() {
+    fn exactly_one_host_is_accepted_and_it_must_be_local() {
         assert!(!is_ours(&request("/readyz", &[])));
         assert!(!is_ours(&request("/readyz", &["localhost", "localhost"])));
         assert!(!is_ours(&request("http://evil.example/readyz", &["localhost"])));

@@ -69,7 +69,7 @@ mod tests {
     }
 
     #[test]
-    fn a_letter_is_meant_if_every_option_applies() {
+    fn a_letter_is_selected_if_every_option_applies() {
         let time = |text: &str| Some(text.parse().unwrap());
         let is_taken = |selection: LetterFilter| selection.takes(&letter());
         assert!(is_taken(LetterFilter::default()));

@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_state_folder_that_is_not_there_yet_is_tried_where_it_will_be() {
+    async fn a_missing_state_folder_is_tried_in_its_nearest_existing_parent() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("toolbus/name.prefix/toolbus.db");
         let state = |file: &Path| StoreConfig { state_file: Some(file.to_owned()), ..StoreConfig::default() };

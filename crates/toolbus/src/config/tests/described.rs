@@ -105,7 +105,7 @@ fn the_endpoints_of_rockbots_agents_are_read_from_their_own_file() {
 }
 
 #[test]
-fn what_replicas_have_in_common_includes_what_specifications_describe() {
+fn the_digest_includes_the_contents_of_specifications() {
     let toml = "[rest.openapi.pets]\nfile = 'FILE'\n";
     let digest = |file: &str| {
         let mut config = load_with(file, toml).unwrap().config;

@@ -293,7 +293,7 @@ fn aliases_that_stand_for_too_much_are_refused() {
 }
 
 #[test]
-fn what_is_too_deep_is_refused() {
+fn deep_nesting_is_refused() {
     let lists = "- ".repeat(100_000);
     insta::assert_snapshot!(refused("a.yaml", &format!("bus:\n {lists}x")).chars().take(200).collect::<String>().replace("[0]", ""), @"a.yaml:2:256: `bus[0");
     let lists = "[".repeat(100_000);

@@ -83,7 +83,7 @@ fn a_sidecar_has_tokens_of_its_own_agent_alone() {
 }
 
 #[test]
-fn a_server_that_is_open_to_other_machines_must_be_meant() {
+fn opening_the_server_to_other_machines_must_be_explicit() {
     insta::assert_snapshot!(problems("[http]\nopen = true\nlisten = '0.0.0.0:8471'"), @r#"a.toml:2:8: `http.open`: lets in clients without a token, and 0.0.0.0:8471 can be reached from other machines; expected tokens in `http.tokens`, an address of this machine in `http.listen`, or "network" if everybody who reaches the port may use the tools"#);
     assert_eq!(warnings("[http]\nopen = true"), "");
     insta::assert_snapshot!(warnings("[http]\nopen = 'network'\nlisten = '0.0.0.0:8471'"), @"

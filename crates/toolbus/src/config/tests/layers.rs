@@ -67,7 +67,7 @@ fn a_cluster_of_brokers_is_a_list_in_any_layer() {
 }
 
 #[test]
-fn what_is_hardly_meant_is_warned_of() {
+fn probable_mistakes_are_warned_of() {
     let text = r#"
         [bus]
         url = ["amqp://guest:guest@broker", "amqp://guest:guest@localhost", "amqps://ana:secret-of-ana@broker"]

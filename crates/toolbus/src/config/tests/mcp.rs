@@ -193,7 +193,7 @@ fn the_name_of_a_server_is_one_and_its_own() {
 }
 
 #[test]
-fn what_callers_may_register_is_patterns_and_hosts() {
+fn servers_that_callers_may_register_are_patterns_and_hosts() {
     insta::assert_snapshot!(problems("[mcp.register]\nenabled = true\ncommands = [['uvx', '[a]'], []]\nhosts = ['https://h', 'h:1']"), @r#"
     a.toml:3:21: `mcp.register.commands[0][1]`: "[a]" has `[`, which means nothing in a pattern: there is `*` for any run of characters and `?` for one
     a.toml:3:29: `mcp.register.commands[1]`: expected at least 1 element

@@ -173,7 +173,7 @@ fn auth_must_be_of_a_known_kind_and_complete() {
 }
 
 #[test]
-fn a_search_engine_must_be_one_that_there_is() {
+fn an_unknown_search_engine_is_refused() {
     let engine = |lines: &str| problems(&format!("[[web.search]]\n{lines}"));
     insta::assert_snapshot!(engine("provider = 'brve'\nkey = 'x'"), @r#"a.toml:2:12: `web.search[0].provider`: "brve" is not known; did you mean "brave"? expected one of "brave", "searxng", "tavily", "json""#);
     insta::assert_snapshot!(engine("provider = 'Brave'"), @r#"a.toml:2:12: `web.search[0].provider`: "Brave" is not known; did you mean "brave"? expected one of "brave", "searxng", "tavily", "json""#);

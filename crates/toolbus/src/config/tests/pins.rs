@@ -101,7 +101,7 @@ fn pins_that_would_be_forgotten_by_accident_are_a_mistake() {
 }
 
 #[test]
-fn a_source_that_there_is_not_is_hardly_meant() {
+fn an_unknown_source_of_pins_is_warned_of() {
     let text = "[pins]\nsources = { time = true, tiem = true, 'mcp:management' = true, 'mcp:*' = true }\n";
     let loaded = load(&[text], &[STATE], &[]).unwrap();
     assert_eq!(loaded.warnings, ["pins.sources: `tiem` is no source of this configuration"]);

@@ -45,7 +45,7 @@ fn a_name_of_an_agent_is_one() {
 }
 
 #[test]
-fn values_of_parts_that_are_not_there_are_unknown() {
+fn unsupported_values_are_unknown() {
     insta::assert_snapshot!(problems("[identity]\nsource = 'amqp'\nunknown = 'allow'"), @r#"
     a.toml:2:10: `identity.source`: "amqp" is not known; expected one of "header", "broker"
     a.toml:3:11: `identity.unknown`: "allow" is not known; expected one of "default", "deny"
@@ -92,7 +92,7 @@ fn a_name_in_a_list_is_that_of_a_tool() {
 }
 
 #[test]
-fn what_restricts_may_name_the_tool_of_a_set_without_its_prefix() {
+fn restrictions_may_name_the_tool_of_a_set_without_its_prefix() {
     let lists = "denied_tools = ['read_file']\ntool_rate_limits = { read_file = { rps = 1, burst = 1 } }\narguments = { read_file = { path = 'x' } }";
     let outbound = "[outbound.files]\ntools = ['read_file']\nrecipients = ['/to']\ncompare = 'exact'";
     let text = with(&format!("[agents.ana]\ntoolsets = ['files']\n{lists}\n{outbound}"));

@@ -114,7 +114,7 @@ fn a_command_needs_the_secrets_of_its_sections_alone() {
 }
 
 #[test]
-fn a_part_without_what_it_belongs_to_is_refused() {
+fn a_part_of_an_address_without_its_host_or_login_is_refused() {
     insta::assert_snapshot!(problems("[bus]\nvhost = 'tools'"), @"a.toml:2:9: `bus.vhost`: of no broker; give `bus.url` or `bus.host`, too");
     insta::assert_snapshot!(problems("[bus]\nhost = 'x'\npassword = 'y'"), @"a.toml:3:12: `bus.password`: of no user; give `bus.user`, too");
     insta::assert_snapshot!(problems("[bus]\nhost = 'x'\nuser = 'y'"), @"a.toml:3:8: `bus.user`: without a password; give `bus.password`, too");

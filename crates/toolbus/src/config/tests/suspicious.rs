@@ -37,7 +37,7 @@ fn with(lines: &str) -> String {
 }
 
 #[test]
-fn what_is_in_order_is_not_warned_of() {
+fn a_sound_configuration_has_no_warnings() {
     insta::assert_snapshot!(with("[agents.ana]\ntoolsets = ['files']\noutbound_allowlist = { whatsapp = ['+1555'] }"), @"");
     for identity in ["unknown = 'default'", "trust_headers = true", "source = 'broker'", "agent = 'ana'"] {
         assert_eq!(warnings(&format!("[identity]\n{identity}\n[agents.ana]\nmax_in_flight = 1")), "", "{identity}");
@@ -89,7 +89,7 @@ fn recipients_without_a_list_are_reported_where_a_tool_can_reach_them() {
 }
 
 #[test]
-fn the_tool_of_a_set_is_meant_by_its_own_name_where_it_is_restricted() {
+fn restrictions_match_the_tool_of_a_set_by_its_own_name() {
     let lists = "toolsets = ['files']\noutbound_allowlist = { whatsapp = ['+1555'] }\ndenied_tools = ['read_f*']\n\
         tool_rate_limits = { 'read_f*' = { rps = 1, burst = 1 } }\narguments = { 'read_f*' = { a = 1 } }";
     assert_eq!(with(&format!("[agents.ana]\n{lists}")), "");

@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_was_off_is_off_again_and_what_was_on_again_is_on() {
+    async fn stored_switches_are_restored() {
         let store: Arc<dyn Store> = Arc::new(MemoryStore::default());
         let first = policy();
         let switches = SwitchStore::new(Arc::clone(&store), false);
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_cannot_be_kept_is_off_all_the_same() {
+    async fn a_switch_that_cannot_be_stored_is_off_all_the_same() {
         let of_replicas = SwitchStore::new(away(), true).set(&policy(), &tool("echo"), true).await;
         insta::assert_snapshot!(of_replicas.unwrap_err(), @"tool echo is off in this daemon, and will be in the others when the store is there again: the store failed: it is away");
         let policy = policy();
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_could_not_be_stored_is_stored_when_the_store_is_there_again() {
+    async fn unstored_switches_are_stored_when_the_store_is_back() {
         let (store, policy) = (away(), policy());
         let switches = SwitchStore::new(store.clone(), true);
         for name in ["echo", "time"] {
@@ -241,7 +241,7 @@ mod tests {
 
     /// Otherwise the tool would be on again once the store is there, although its operator saw it off.
     #[tokio::test]
-    async fn what_is_switched_off_stays_off_when_its_operator_leaves_before_it_is_stored() {
+    async fn a_switch_is_stored_after_its_operator_has_disconnected() {
         let (store, policy) = (away(), policy());
         let switches = SwitchStore::new(store.clone(), true);
         store.set(StoreFault::Silent);
@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_another_daemon_switched_is_taken_over() {
+    async fn switches_of_another_daemon_are_taken_over() {
         let store: Arc<dyn Store> = Arc::new(MemoryStore::default());
         let [(one, first), (other, second)] = [(); 2].map(|()| (SwitchStore::new(Arc::clone(&store), true), policy()));
         assert!(one.set(&first, &tool("echo"), true).await.unwrap());

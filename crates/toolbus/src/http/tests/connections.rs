@@ -270,7 +270,7 @@ async fn anonymous_clients_that_read_no_response_leave_room_for_others() {
 }
 
 #[tokio::test]
-async fn the_system_keeps_little_of_what_a_client_does_not_take() {
+async fn the_send_buffer_of_a_connection_is_small() {
     let mut listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
     let (stream, _) = listener.accept_one().await.unwrap();

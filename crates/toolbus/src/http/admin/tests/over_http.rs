@@ -66,7 +66,7 @@ async fn a_wrong_token_waits_for_its_refusal_and_holds_up_no_right_one() {
 }
 
 #[tokio::test]
-async fn what_operators_do_and_wrong_tokens_are_recorded_with_where_they_came_from() {
+async fn actions_of_operators_and_wrong_tokens_are_recorded_with_their_origin() {
     let fixture = Fixture::new().await;
     let over_http = fixture.http(TOKEN);
     fixture.socket().ask::<Value>(Method::PUT, "/v1/disabled/tool/echo").await.unwrap();

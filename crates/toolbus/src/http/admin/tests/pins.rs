@@ -62,7 +62,7 @@ impl Pinned {
 }
 
 #[tokio::test]
-async fn what_is_held_back_is_listed_shown_and_let_through_at_once() {
+async fn a_quarantined_tool_is_listed_shown_and_approved_at_once() {
     let fixture = Pinned::new().await;
     assert!(fixture.is_listed());
     fixture.say("Reads all.");
@@ -82,7 +82,7 @@ async fn what_is_held_back_is_listed_shown_and_let_through_at_once() {
 }
 
 #[tokio::test]
-async fn what_was_not_shown_is_not_let_through() {
+async fn an_approval_of_an_outdated_digest_is_refused() {
     let fixture = Pinned::new().await;
     fixture.say("Reads all.");
     let approval = Approval { source: None, digest: fixture.changes("read").await.digest };
@@ -107,7 +107,7 @@ async fn what_was_not_shown_is_not_let_through() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_kept_is_not_let_through() {
+async fn an_approval_that_cannot_be_stored_is_refused() {
     let fixture = Pinned::new().await;
     fixture.say("Reads all.");
     let approval = Approval { source: None, digest: fixture.changes("files").await.digest };

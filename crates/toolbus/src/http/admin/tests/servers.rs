@@ -104,7 +104,7 @@ async fn without_the_token_no_server_is_listed_or_restarted() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_restarted_or_found_is_refused_in_words() {
+async fn unknown_and_disabled_servers_are_refused_in_words() {
     let (three, fixture) = with_three().await;
     let none = Fixture::new().await;
     let all = [
