@@ -252,7 +252,7 @@ impl App {
         let mut shared = self.peers.shared.clone();
         loop {
             let change = tokio::select! {
-                asked = signals.next() => match asked {
+                signal = signals.next() => match signal {
                     SignalRequest::Stop(signal) => return Shutdown::Signal(signal),
                     SignalRequest::Reload => Change::Configuration(None),
                 },

@@ -160,8 +160,8 @@ impl Cli {
     pub fn read() -> Self {
         let words: Vec<OsString> = std::env::args_os().collect();
         choose_colors(&words);
-        let is_asked = words.iter().take_while(|word| *word != "--").any(|word| word == HELP_ALL);
-        let mut command = Self::definition(is_asked);
+        let is_full = words.iter().take_while(|word| *word != "--").any(|word| word == HELP_ALL);
+        let mut command = Self::definition(is_full);
         let matches = command.clone().get_matches_from(words);
         Self::from_arg_matches(&matches).unwrap_or_else(|error| error.format(&mut command).exit())
     }

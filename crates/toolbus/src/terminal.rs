@@ -6,7 +6,7 @@ use std::io::{self, BufRead, Read as _, Write};
 use clap::ValueEnum;
 
 /// Longest answer to a question that is read, in bytes.
-const MAX_ANSWER: u64 = 64;
+const MAX_INPUT: u64 = 64;
 
 /// Format of results.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
@@ -40,9 +40,9 @@ pub fn printable(text: &str) -> Cow<'_, str> {
 pub fn is_yes(question: &str, input: &mut impl BufRead, output: &mut impl Write) -> io::Result<bool> {
     write!(output, "{question}")?;
     output.flush()?;
-    let mut answer = String::new();
-    input.take(MAX_ANSWER).read_line(&mut answer)?;
-    Ok(matches!(answer.trim().to_ascii_lowercase().as_str(), "y" | "yes"))
+    let mut line = String::new();
+    input.take(MAX_INPUT).read_line(&mut line)?;
+    Ok(matches!(line.trim().to_ascii_lowercase().as_str(), "y" | "yes"))
 }
 
 /// Treats `EPIPE` as success, so that `toolbus tools | head` exits with 0.

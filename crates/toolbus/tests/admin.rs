@@ -202,22 +202,22 @@ fn a_missing_daemon_is_reported_with_the_next_step() {
 fn a_file_is_evaluated_without_a_daemon() {
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join("a.toml"), CONFIGURATION).unwrap();
-    let asked = |arguments: &[&str]| run(folder.path(), &[arguments, &["--config", "a.toml"]].concat(), &[]);
-    assert!(asked(&["agents"]).1.contains("whatsapp:sales"));
-    assert_eq!(asked(&["explain", "ana", "current_time", "timezone=UTC"]).0, 0);
-    assert_eq!(asked(&["explain", "bruno", "current_time", "timezone=UTC"]).0, 1);
-    let (_, _, err) = asked(&["agents"]);
+    let with_file = |arguments: &[&str]| run(folder.path(), &[arguments, &["--config", "a.toml"]].concat(), &[]);
+    assert!(with_file(&["agents"]).1.contains("whatsapp:sales"));
+    assert_eq!(with_file(&["explain", "ana", "current_time", "timezone=UTC"]).0, 0);
+    assert_eq!(with_file(&["explain", "bruno", "current_time", "timezone=UTC"]).0, 1);
+    let (_, _, err) = with_file(&["agents"]);
     let note = "note: no daemon is asked, the configuration alone is looked at: no daemon answers";
     assert!(err.starts_with(note), "{err}");
-    assert!(!asked(&["agents", "--offline"]).2.contains("note"));
+    assert!(!with_file(&["agents", "--offline"]).2.contains("note"));
     for command in [&["disable", "tool", "current_time"][..], &["mcp", "list"], &["status"], &["reload"]] {
-        let (code, out, err) = asked(command);
+        let (code, out, err) = with_file(command);
         assert!(code == 7 && out.is_empty() && err.contains("no daemon answers"), "{err}");
     }
-    assert_eq!(asked(&["agents", "--socket", "x"]).0, 7);
-    assert_eq!(asked(&["agents", "--socket", "x", "--offline"]).0, 2);
+    assert_eq!(with_file(&["agents", "--socket", "x"]).0, 7);
+    assert_eq!(with_file(&["agents", "--socket", "x", "--offline"]).0, 2);
     let names = |arguments: &[&str]| {
-        let (code, out, _) = asked(&[&["tools", "--output", "json"], arguments].concat());
+        let (code, out, _) = with_file(&[&["tools", "--output", "json"], arguments].concat());
         assert_eq!(code, 0);
         let tools: Value = serde_json::from_str(&out).unwrap();
         tools.as_array().unwrap().iter().map(|tool| tool["name"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
@@ -341,7 +341,7 @@ fn a_daemon_is_queried_over_http_with_its_token() {
     let ask = |more: &[&str], environment: &[(&str, &str)]| {
         run(folder.path(), &[&["agents", "--daemon", &url], more].concat(), environment)
     };
-    let told = [
+    let reported = [
         ask(&["--admin-token-file", "token"], &[]),
         ask(&[], &[("TOOLBUS_ADMIN_TOKEN", "s3cret-of-the-operator")]),
         ask(&[], &[("TOOLBUS_ADMIN_TOKEN", "wrong")]),
@@ -349,8 +349,8 @@ fn a_daemon_is_queried_over_http_with_its_token() {
     ];
     child.kill().unwrap();
     child.wait().unwrap();
-    assert_eq!(told.each_ref().map(|(code, _, _)| *code), [0, 0, 2, 2], "{told:?}");
-    assert!(told[3].2.contains("TOOLBUS_ADMIN_TOKEN"), "{}", told[3].2);
+    assert_eq!(reported.each_ref().map(|(code, _, _)| *code), [0, 0, 2, 2], "{reported:?}");
+    assert!(reported[3].2.contains("TOOLBUS_ADMIN_TOKEN"), "{}", reported[3].2);
 }
 
 #[test]

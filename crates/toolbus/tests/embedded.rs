@@ -23,7 +23,7 @@ fn toolbus(arguments: &[&str], input: &str) -> Output {
 }
 
 /// Exit code, standard output and standard error.
-fn told(output: &Output) -> (i32, &str, &str) {
+fn reported(output: &Output) -> (i32, &str, &str) {
     let text = |bytes| std::str::from_utf8(bytes).unwrap().trim_end();
     (output.status.code().unwrap(), text(&output.stdout), text(&output.stderr))
 }
@@ -34,9 +34,9 @@ fn call(arguments: &[&str]) -> Output {
 
 #[test]
 fn a_call_without_a_broker_runs_inside_the_command() {
-    assert_eq!(told(&call(&["echo", "text=hello"])), (0, "hello", ""));
-    assert_eq!(told(&call(&["echo", r#"{"text":"hello"}"#])), (0, "hello", ""));
-    assert_eq!(told(&call(&["echo", "-"])), (0, "from the input", ""));
+    assert_eq!(reported(&call(&["echo", "text=hello"])), (0, "hello", ""));
+    assert_eq!(reported(&call(&["echo", r#"{"text":"hello"}"#])), (0, "hello", ""));
+    assert_eq!(reported(&call(&["echo", "-"])), (0, "from the input", ""));
 }
 
 #[test]
@@ -103,8 +103,8 @@ fn a_reader_that_goes_away_is_no_error() {
         let mut command = Command::new(env!("CARGO_BIN_EXE_toolbus"));
         command.args(arguments).env_clear().current_dir(folder.path()).stdin(Stdio::null()).stdout(writer);
         let output = command.output().unwrap();
-        let told = String::from_utf8(output.stderr).unwrap();
-        assert_eq!((output.status.code(), &*told), (Some(0), ""), "{arguments:?}");
+        let reported = String::from_utf8(output.stderr).unwrap();
+        assert_eq!((output.status.code(), &*reported), (Some(0), ""), "{arguments:?}");
     }
 }
 
@@ -117,7 +117,7 @@ fn a_result_that_cannot_be_written_is_not_taken_for_a_call_that_was_not_made() {
         command.args(["call", "current_time", "timezone=UTC", "--output", output]).env_clear();
         let output = command.current_dir(folder.path()).stdout(full).output().unwrap();
         let text = "error: the tool ran, and its result cannot be written: No space left on device (os error 28)";
-        assert_eq!(told(&output), (1, "", text));
+        assert_eq!(reported(&output), (1, "", text));
     }
 }
 
@@ -125,7 +125,7 @@ fn a_result_that_cannot_be_written_is_not_taken_for_a_call_that_was_not_made() {
 fn a_folder_that_cannot_be_used_is_named_before_the_call() {
     let output = call(&["echo", "text=hello", "--save", "/etc/passwd"]);
     let text = "error: the folder `/etc/passwd` of --save cannot be used: File exists (os error 17)";
-    assert_eq!(told(&output), (2, "", text));
+    assert_eq!(reported(&output), (2, "", text));
 }
 
 #[test]
@@ -137,7 +137,7 @@ fn mistakes_are_reported_on_standard_error_with_their_own_exit_codes() {
         call(&["echo", "text"]),
         call(&["convert_time", "datetime=soon", "from_timezone=UTC", "to_timezone=UTC"]),
     ];
-    let all: Vec<String> = outputs.iter().map(|output| format!("{:?}", told(output))).collect();
+    let all: Vec<String> = outputs.iter().map(|output| format!("{:?}", reported(output))).collect();
     insta::assert_snapshot!(all.join("\n"), @r#"
     (3, "", "tool_not_found: Tool 'ecko' is not registered. Did you mean 'echo'?")
     (3, "", "invalid_arguments: The arguments do not fit the tool's parameters: /text: value is not of type \"string\"")
@@ -150,7 +150,7 @@ fn mistakes_are_reported_on_standard_error_with_their_own_exit_codes() {
 #[test]
 fn both_messages_and_the_trace_are_shown_on_request() {
     let output = call(&["echo", "text=hello", "--verbose"]);
-    let (code, out, err) = told(&output);
+    let (code, out, err) = reported(&output);
     assert_eq!((code, out), (0, "hello"));
     for shown in ["trace id", "correlation id", "RockBot.Tools.ToolInvokeRequest", "RockBot.Tools.ToolInvokeResponse"] {
         assert!(err.contains(shown), "{shown} is missing in {err}");
@@ -165,7 +165,7 @@ fn both_messages_and_the_trace_are_shown_on_request() {
 #[test]
 fn the_demonstration_shows_every_kind_of_outcome_and_measures() {
     let output = toolbus(&["demo"], "");
-    let (code, out, err) = told(&output);
+    let (code, out, err) = reported(&output);
     assert_eq!(code, 0, "{err}");
     let outcomes: Vec<&str> =
         out.lines().filter_map(|line| line.split_once(" after ")).map(|(name, _)| name.trim()).collect();

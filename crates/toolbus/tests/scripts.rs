@@ -92,9 +92,9 @@ fn the_tools_are_listed_without_anything_being_started() {
 fn a_missing_python_stops_the_start_with_the_key() {
     let folder = folder(&CONFIG.replace("pool =", "python = 'no-such-python'\npool ="));
     let done = toolbus(folder.path(), &["serve"], "");
-    let told = text(&done.stderr);
+    let reported = text(&done.stderr);
     assert_ne!(done.status.code(), Some(0));
-    assert!(told.contains("script.python: program 'no-such-python' was not found"), "{told}");
+    assert!(reported.contains("script.python: program 'no-such-python' was not found"), "{reported}");
 }
 
 #[test]

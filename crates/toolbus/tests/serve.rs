@@ -90,26 +90,32 @@ fn a_signal_ends_a_daemon_that_waits_for_a_specification() {
     let url = format!("rest.openapi.slow.url=http://{}/openapi.json", host.local_addr().unwrap());
     let mut served = Served::start(&["--set", &url]);
     // It is asked, and never answers.
-    let asked = host.accept().unwrap();
+    let connection = host.accept().unwrap();
     served.signal("TERM");
     served.read_until("stopped while starting");
     assert_eq!(served.code(), Some(0));
-    drop(asked);
+    drop(connection);
 }
 
 #[test]
 fn a_daemon_with_mcp_clients_does_not_warn_of_being_unreachable() {
     let mut served = Served::start(&["--set", "http.open=true", "--color", "always"]);
-    let told = served.read_until("the bus is embedded");
-    assert!(told.contains("INFO") && told.contains("MCP clients") && !told.contains("no other process"), "{told}");
-    assert!(told.contains('\u{1b}'), "{told}");
+    let reported = served.read_until("the bus is embedded");
+    assert!(
+        reported.contains("INFO") && reported.contains("MCP clients") && !reported.contains("no other process"),
+        "{reported}"
+    );
+    assert!(reported.contains('\u{1b}'), "{reported}");
 }
 
 #[test]
 fn a_low_limit_of_open_files_is_a_warning_with_what_is_needed() {
     let mut served = Served::start_by(&["sh", "-c", "ulimit -n 300 && exec \"$0\" \"$@\""], &[]);
-    let told = served.read_until("limit of open files");
-    assert!(told.contains("WARN") && told.contains("limit=300") && told.contains("needed=8192"), "{told}");
+    let reported = served.read_until("limit of open files");
+    assert!(
+        reported.contains("WARN") && reported.contains("limit=300") && reported.contains("needed=8192"),
+        "{reported}"
+    );
 }
 
 #[test]
@@ -201,9 +207,9 @@ fn a_file_is_the_store_of_one_daemon_until_that_ends() {
         command.args(["check", "--config", &path(name)]).env_clear().output().unwrap()
     };
     let refused = check("other.toml");
-    let told = String::from_utf8(refused.stderr).unwrap();
-    assert_eq!(refused.status.code(), Some(2), "{told}");
-    assert!(told.contains(&format!("the daemon of {} uses this file", path("one.toml"))), "{told}");
+    let reported = String::from_utf8(refused.stderr).unwrap();
+    assert_eq!(refused.status.code(), Some(2), "{reported}");
+    assert!(reported.contains(&format!("the daemon of {} uses this file", path("one.toml"))), "{reported}");
     assert_eq!(check("one.toml").status.code(), Some(0), "it is the running daemon's own");
     // Also in whatever way it ends.
     first.signal("KILL");

@@ -187,7 +187,7 @@ async fn refuse_until_read(
 ) -> Response {
     let is_unread = shared.borrow().is_unread;
     if is_unread {
-        return HttpRefusal::not_ready().answer(request.into_body()).await;
+        return HttpRefusal::not_ready().respond(request.into_body()).await;
     }
     next.run(request).await
 }

@@ -112,7 +112,7 @@ impl App {
     pub(super) async fn reload(&mut self) -> Result<ReloadReport, ReloadError> {
         let (sources, running) = (self.sources.clone(), self.config.clone());
         let loaded = spawn_blocking(move || Config::load_again(&sources, &running)).await??;
-        let (next, told) = families::with_specifications(&loaded.config, Some(&self.config)).await;
+        let (next, notes) = families::with_specifications(&loaded.config, Some(&self.config)).await;
         if identity(&self.config) != identity(&next) {
             return Err(ReloadError::Identity);
         }
@@ -150,7 +150,7 @@ impl App {
             tools: self.policy.current().len(),
             added: beyond(&now, &before),
             removed: beyond(&before, &now),
-            warnings: [loaded.warnings, told].concat(),
+            warnings: [loaded.warnings, notes].concat(),
             error: None,
         })
     }
@@ -502,18 +502,18 @@ mod tests {
             let config = Config::load(&sources(&[tools, agents])).unwrap().config;
             let mut app = app(&config, &[tools, agents]).await;
             let policy = app.policy.clone();
-            let by_stranger = || policy.effective(&Caller::unknown()).names().count();
-            let before = by_stranger();
+            let by_unknown = || policy.effective(&Caller::unknown()).names().count();
+            let before = by_unknown();
 
             std::fs::write(agents, "").unwrap();
             let error = app.reload().await.unwrap_err();
             assert!(matches!(error, ReloadError::Widening(_)), "{error}");
-            assert_eq!(by_stranger(), before, "{lost}");
+            assert_eq!(by_unknown(), before, "{lost}");
             std::fs::write(agents, lost).unwrap();
             app.reload().await.unwrap();
             std::fs::write(agents, "[identity]\nunknown = 'default'\n").unwrap();
             app.reload().await.unwrap();
-            assert!(by_stranger() > before, "{lost}");
+            assert!(by_unknown() > before, "{lost}");
         }
     }
 
@@ -548,7 +548,7 @@ mod tests {
         let (_folder, file, mut app) = app_of(pinned).await;
         let (policy, pins) = (app.policy.clone(), app.pins.clone());
         policy.set_definition_check(Arc::new(pins.clone()));
-        let say = |text: &str| {
+        let describe = |text: &str| {
             let descriptor =
                 ToolDescriptor { description: text.to_owned(), ..ToolDescriptor::new("read", "mcp:x", "mcp") };
             let tool = Tool::new(descriptor, ToolOutput::default());
@@ -556,8 +556,8 @@ mod tests {
             policy.refresh();
         };
         let held = || pins.counts().iter().map(|count| count.held).sum::<usize>();
-        say("Reads.");
-        say("Reads all.");
+        describe("Reads.");
+        describe("Reads all.");
         assert_eq!(held(), 1);
         std::fs::write(&file, "").unwrap();
         app.reload().await.unwrap();

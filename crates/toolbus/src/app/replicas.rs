@@ -156,9 +156,9 @@ impl Replicas {
         }
         self.own.config_digest = digest;
         let about = serde_json::to_vec(&self.own).unwrap_or_default();
-        let asked = self.clock.since_epoch();
+        let before = self.clock.since_epoch();
         let (time, found) = self.redis.announce(&self.own.id, &about, ANNOUNCE_TIME).await?;
-        let clock_skew = clock_skew(asked, time, self.clock.since_epoch());
+        let clock_skew = clock_skew(before, time, self.clock.since_epoch());
         self.announced = Some(self.clock.now());
         let readable = found.iter().filter(|text| text.len() <= MAX_ANNOUNCEMENT);
         let mut replicas: Vec<Replica> = readable.filter_map(|text| serde_json::from_slice(text).ok()).collect();

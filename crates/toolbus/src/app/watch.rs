@@ -354,8 +354,8 @@ mod tests {
         // The event of this write arrives after those of the earlier ones.
         fs::write(&file, "the last word").unwrap();
         notice(&mut watch).await;
-        let told = *watch.notices.borrow();
-        assert!((2..=3).contains(&told), "{told} notices");
+        let count = *watch.notices.borrow();
+        assert!((2..=3).contains(&count), "{count} notices");
     }
 
     #[tokio::test]

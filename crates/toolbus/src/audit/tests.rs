@@ -204,8 +204,8 @@ async fn a_full_queue_blocks_no_caller_and_is_logged() {
     let audit = with_file(on_a_full_disk(&file));
     // More than the queue and the batch in hand have room for.
     let page = logged(|| (0..20_000).for_each(|number| audit.record(record(&number.to_string()))));
-    let told = page.lines().filter(|line| line.contains("audit records are missing in their file")).count();
-    assert_eq!(told, 1);
+    let warnings = page.lines().filter(|line| line.contains("audit records are missing in their file")).count();
+    assert_eq!(warnings, 1);
     assert_eq!(page.matches("a call was refused").count(), 20_000);
     audit.reopen();
     audit.close(PATIENCE).await.unwrap();

@@ -104,8 +104,8 @@ fn of_one(agent: &AgentTools) -> String {
         for tool in &agent.tools {
             let allowed = if tool.allowed { "yes" } else { "no" };
             // What leaves no tool stands above the table.
-            let is_told = agent.nothing.as_ref() == Some(&tool.because);
-            let because = if is_told { String::new() } else { one_line(&tool.because) };
+            let is_shown = agent.nothing.as_ref() == Some(&tool.because);
+            let because = if is_shown { String::new() } else { one_line(&tool.because) };
             let because = format!("{because}{}{}", shadows(&tool.shadows), mark(&tool.suspect));
             table.add_row([&one_line(&tool.tool), &one_line(&tool.source), allowed, because.trim_start()]);
         }
@@ -167,7 +167,7 @@ mod tests {
             bindings: vec!["whatsapp:sales".to_owned(), "whatsapp:support".to_owned()],
             disabled: true,
         };
-        let everybody = AgentSummary {
+        let unlisted = AgentSummary {
             agent: "default".to_owned(),
             profile: None,
             running: None,
@@ -179,7 +179,7 @@ mod tests {
         };
         let off = |kind: &str, name: &str| Switched { kind: kind.to_owned(), name: name.to_owned() };
         let disabled = vec![off("agent", "ana"), off("tool", "web\u{1b}[2J\nsearch")];
-        insta::assert_snapshot!(of_all(&AgentOverview { agents: vec![agent, everybody], unknown: UnknownCallers::Restricted, disabled }), @r#"
+        insta::assert_snapshot!(of_all(&AgentOverview { agents: vec![agent, unlisted], unknown: UnknownCallers::Restricted, disabled }), @r#"
         AGENT    TOOLS  PROFILE   RUNNING  WAITING  RATE LIMITS  BINDINGS
         ana      2/3    subagent  32/32    7/64     web_*        whatsapp:sales, whatsapp:support  switched off
         default  2/3    -         32       64       -            -

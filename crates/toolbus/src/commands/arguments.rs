@@ -182,20 +182,20 @@ mod tests {
 
     #[test]
     fn a_refusal_of_a_json_argument_explains_how_to_send_text_where_text_is_expected() {
-        let told = |given: &[&str], violations: &str| {
+        let hinted = |given: &[&str], violations: &str| {
             let refusal = format!("The arguments do not fit the tool's parameters: {violations}");
             hint(&words(given), Code::InvalidArguments, &refusal)
         };
         let zip = r#"/zip: value is not of type "string""#;
-        let text = told(&["city=x", "zip=5"], zip).unwrap();
+        let text = hinted(&["city=x", "zip=5"], zip).unwrap();
         assert_eq!(text, r#"`zip=5` was sent as JSON; if a text is meant: zip:='"5"'"#);
         for other in [&["city=x"][..], &["zip:=5"], &["{\"zip\": 5}"], &["days=5"], &[]] {
-            assert_eq!(told(other, zip), None, "{other:?}");
+            assert_eq!(hinted(other, zip), None, "{other:?}");
         }
         let wants_other = r#"/zip: value is greater than 4; /city: value is not of type "string""#;
-        assert_eq!(told(&["zip=5"], wants_other), None);
+        assert_eq!(hinted(&["zip=5"], wants_other), None);
         assert!(
-            told(&["zip=5"], r#"/city: value is too long; /zip: value is not of types "null", "string""#).is_some()
+            hinted(&["zip=5"], r#"/city: value is too long; /zip: value is not of types "null", "string""#).is_some()
         );
         assert_eq!(hint(&words(&["zip=5"]), Code::Timeout, zip), None);
     }

@@ -20,7 +20,7 @@ use toolbus_protocol::{
 
 use super::arguments::{self, ArgumentsError};
 use super::target::{RoleArgs, running};
-use super::{Context, identity, load_whole, note, one_line, told};
+use super::{Context, identity, load_whole, note, one_line, reported};
 use crate::config::{BusUrl, Config, HumanDuration, Problems};
 use crate::http::admin::client::{AdminClient, AdminClientError};
 use crate::http::admin::view::{CallOutcome, CallRequest};
@@ -153,15 +153,15 @@ impl CallCommandError {
 /// If the command is mistaken, the bus cannot be reached, or no answer comes.
 pub async fn run(args: CallArgs, context: &Context) -> Result<ExitCode, CallCommandError> {
     let is_json = args.json || context.output == OutputFormat::Json;
-    match answered(&args, context).await {
+    match reply_of(&args, context).await {
         Ok(reply) => {
             let printed = ignore_broken_pipe(print(&args, is_json, &reply));
             let ReplyContent::Result(result) = &reply.content else {
                 if let Err(error) = printed {
-                    told(format!("the call was refused or failed, and the answer cannot be written: {error}"));
+                    reported(format!("the call was refused or failed, and the answer cannot be written: {error}"));
                 }
-                let is_told = !is_json && is_refusal(&reply.content);
-                let shown = is_told.then(|| identity::shown(args.seen(&context.config).as_ref(), &context.config));
+                let is_refused = !is_json && is_refusal(&reply.content);
+                let shown = is_refused.then(|| identity::shown(args.seen(&context.config).as_ref(), &context.config));
                 if let Some(shown) = shown.flatten() {
                     note(&shown);
                 }
@@ -175,12 +175,12 @@ pub async fn run(args: CallArgs, context: &Context) -> Result<ExitCode, CallComm
                 return Ok(ExitCode::from(exit_code(&reply.content)));
             }
             // A script must not take it for a call that was not made, and repeat it.
-            Ok(ExitCode::from(told(format!("the tool ran, and {}", problems.join(", and ")))))
+            Ok(ExitCode::from(reported(format!("the tool ran, and {}", problems.join(", and ")))))
         }
         Err(error) if is_json => {
             let text = json!({"error": error.to_string()});
             if let Err(unwritten) = ignore_broken_pipe(writeln!(io::stdout(), "{text:#}")) {
-                told(format!("{error}; and this cannot be written: {unwritten}"));
+                reported(format!("{error}; and this cannot be written: {unwritten}"));
             }
             Ok(ExitCode::from(error.exit_code()))
         }
@@ -188,7 +188,7 @@ pub async fn run(args: CallArgs, context: &Context) -> Result<ExitCode, CallComm
     }
 }
 
-async fn answered(args: &CallArgs, context: &Context) -> Result<CallReply, CallCommandError> {
+async fn reply_of(args: &CallArgs, context: &Context) -> Result<CallReply, CallCommandError> {
     let arguments = arguments::parse(&args.arguments)?;
     if let Some(folder) = &args.save {
         // Before the call, which must not be made again because its files cannot be written.
@@ -275,7 +275,7 @@ async fn exchange(
     if args.verbose {
         ignore_broken_pipe(show_request(&request))?;
     }
-    let answering = async {
+    let replying = async {
         match args.progress {
             false => Ok(client.send(&request, patience).await?),
             true => followed(&client, &request, patience).await,
@@ -283,7 +283,7 @@ async fn exchange(
     };
     let reply = tokio::select! {
         biased;
-        reply = answering => reply?,
+        reply = replying => reply?,
         reason = blocked(&client) => return Err(ClientError::Blocked(reason).into()),
     };
     if args.verbose {
@@ -472,8 +472,8 @@ fn keep_blocks(result: &ToolInvokeResponse, tool: &str, folder: Option<&Path>) -
     for (block, data) in binary {
         let bytes = STANDARD.decode(data).map_err(|_| io::Error::other(format!("the {} is no Base64", kind(block))))?;
         let path = save(folder, tool, ending(block), &bytes)?;
-        let told = format!("saved {} ({}, {} bytes)", path.display(), kind(block), bytes.len());
-        ignore_broken_pipe(writeln!(anstream::stderr(), "{told}"))?;
+        let reported = format!("saved {} ({}, {} bytes)", path.display(), kind(block), bytes.len());
+        ignore_broken_pipe(writeln!(anstream::stderr(), "{reported}"))?;
     }
     Ok(())
 }

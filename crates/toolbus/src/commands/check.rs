@@ -13,7 +13,7 @@ use super::target::{AdminTarget, DaemonArgs, Operator, TargetError};
 use super::{MISTAKE, complain, plain, warn};
 use crate::app;
 use crate::config::{Config, Loaded, Problem, Problems, Sources};
-use crate::http::admin::EVERYBODY;
+use crate::http::admin::DEFAULT_AGENT;
 use crate::http::admin::view::AgentOverview;
 use crate::terminal::OutputFormat;
 use crate::terminal::ignore_broken_pipe;
@@ -85,7 +85,7 @@ pub async fn run(args: CheckArgs, operator: &Operator) -> Result<ExitCode, Targe
         let location = client.to_string();
         let AgentOverview { agents, unknown, .. } = AdminTarget::Daemon(client).agents().await?;
         let named: Vec<&str> =
-            agents.iter().map(|agent| agent.agent.as_str()).filter(|name| *name != EVERYBODY).collect();
+            agents.iter().map(|agent| agent.agent.as_str()).filter(|name| *name != DEFAULT_AGENT).collect();
         if let Some(what) = loaded.config.widening(unknown, &named) {
             let what = format!("the daemon would refuse a reload: {what}");
             result = Err(Problems(vec![Problem { location, key: String::new(), what }]));
@@ -181,12 +181,12 @@ fn summary(sources: &Sources, config: &Config, targets: &[ExportTarget]) -> Stri
     let mut table = Table::new();
     table.load_style(NOTHING);
     // Nothing is said of servers and scripts where there can be none.
-    let is_told = |row: &(&str, String)| match row.0 {
+    let is_shown = |row: &(&str, String)| match row.0 {
         "servers" => config.mcp.is_configured(),
         "scripts" => config.script.is_some(),
         _ => true,
     };
-    for (name, value) in rows.into_iter().filter(is_told) {
+    for (name, value) in rows.into_iter().filter(is_shown) {
         table.add_row([name, &value]);
     }
     plain(&table)
@@ -267,7 +267,7 @@ mod tests {
 
     #[test]
     fn the_summary_names_the_destination_of_telemetry() {
-        let told = |endpoint: Option<&str>, variables: &[(&str, &str)]| {
+        let found = |endpoint: Option<&str>, variables: &[(&str, &str)]| {
             let mut config = Config::default();
             config.telemetry.otlp_endpoint = endpoint.map(str::to_owned);
             let environment = variables.iter().map(|(name, value)| (name.to_string(), value.to_string())).collect();
@@ -279,22 +279,22 @@ mod tests {
         let of_file = Some("http://file:4317");
         let endpoint = "OTEL_EXPORTER_OTLP_ENDPOINT";
         let traces = "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT";
-        assert_eq!(told(None, &[]), "not sent");
-        assert_eq!(told(of_file, &[]), "http://file:4317 (telemetry.otlp_endpoint)");
-        insta::assert_snapshot!(told(of_file, &[(endpoint, "http://ana:hunter2@env:4317")]), @"http://env:4317 (OTEL_EXPORTER_OTLP_ENDPOINT)");
-        insta::assert_snapshot!(told(of_file, &[(traces, "http://traces:4317")]), @"traces to http://traces:4317 (OTEL_EXPORTER_OTLP_TRACES_ENDPOINT); metrics, logs to http://file:4317 (telemetry.otlp_endpoint)");
-        insta::assert_snapshot!(told(of_file, &[("OTEL_EXPORTER_OTLP_PROTOCOL", "http/protobuf")]), @"http://file:4317/v1/traces, http://file:4317/v1/metrics, http://file:4317/v1/logs (telemetry.otlp_endpoint)");
-        assert_eq!(told(of_file, &[("OTEL_SDK_DISABLED", "true")]), "not sent");
+        assert_eq!(found(None, &[]), "not sent");
+        assert_eq!(found(of_file, &[]), "http://file:4317 (telemetry.otlp_endpoint)");
+        insta::assert_snapshot!(found(of_file, &[(endpoint, "http://ana:hunter2@env:4317")]), @"http://env:4317 (OTEL_EXPORTER_OTLP_ENDPOINT)");
+        insta::assert_snapshot!(found(of_file, &[(traces, "http://traces:4317")]), @"traces to http://traces:4317 (OTEL_EXPORTER_OTLP_TRACES_ENDPOINT); metrics, logs to http://file:4317 (telemetry.otlp_endpoint)");
+        insta::assert_snapshot!(found(of_file, &[("OTEL_EXPORTER_OTLP_PROTOCOL", "http/protobuf")]), @"http://file:4317/v1/traces, http://file:4317/v1/metrics, http://file:4317/v1/logs (telemetry.otlp_endpoint)");
+        assert_eq!(found(of_file, &[("OTEL_SDK_DISABLED", "true")]), "not sent");
         let wrong = [(endpoint, "localhost:4317"), ("OTEL_TRACES_SAMPLER", "some"), ("OTEL_RESOURCE_ATTRIBUTES", "x")];
-        insta::assert_snapshot!(told(None, &wrong), @"
+        insta::assert_snapshot!(found(None, &wrong), @"
         environment OTEL_EXPORTER_OTLP_ENDPOINT: use http://host:port or https://host:port
         environment OTEL_RESOURCE_ATTRIBUTES: use key=value pairs with commas between them, percent-encoded, at most 64
         ");
-        insta::assert_snapshot!(told(of_file, &[("OTEL_EXPORTER_OTLP_PROTOCOL", "foo"), ("OTEL_LOGS_EXPORTER", "x")]), @"
+        insta::assert_snapshot!(found(of_file, &[("OTEL_EXPORTER_OTLP_PROTOCOL", "foo"), ("OTEL_LOGS_EXPORTER", "x")]), @"
         environment OTEL_EXPORTER_OTLP_PROTOCOL: use `grpc` or `http/protobuf`
         environment OTEL_LOGS_EXPORTER: use `otlp` or `none`
         ");
-        insta::assert_snapshot!(told(of_file, &wrong[1..2]), @"environment OTEL_TRACES_SAMPLER: use always_on, always_off, traceidratio, or one of these after parentbased_");
+        insta::assert_snapshot!(found(of_file, &wrong[1..2]), @"environment OTEL_TRACES_SAMPLER: use always_on, always_off, traceidratio, or one of these after parentbased_");
     }
 
     #[test]
@@ -314,9 +314,9 @@ mod tests {
         let disabled = ServerConfig { disabled: true, ..server("no-such-program") };
         let servers = [("a", server("no-such-program")), ("b", server("sh")), ("c", placeholder), ("d", disabled)];
         config.mcp.servers = servers.map(|(name, server)| (name.to_owned(), server)).into();
-        let told = config.missing_programs();
+        let found = config.missing_programs();
         assert_eq!(
-            told,
+            found,
             ["MCP server `a`: program 'no-such-program' was not found; give its full path, or check PATH"]
         );
     }
@@ -332,14 +332,14 @@ mod tests {
     #[test]
     fn the_summary_names_the_runner_of_scripts() {
         let mut script = ScriptConfig::default();
-        let told = |script: &ScriptConfig| scripts(&Config { script: Some(script.clone()), ..Config::default() });
-        assert_eq!(told(&script), "in the sandbox, \"no-namespaces\" at least; 30s by default, 120s at most");
+        let found = |script: &ScriptConfig| scripts(&Config { script: Some(script.clone()), ..Config::default() });
+        assert_eq!(found(&script), "in the sandbox, \"no-namespaces\" at least; 30s by default, 120s at most");
         script.runner = RunnerKind::Local;
-        assert_eq!(told(&script), "kept in by nothing; 30s by default, 120s at most");
+        assert_eq!(found(&script), "kept in by nothing; 30s by default, 120s at most");
         script.runner = RunnerKind::Kubernetes;
-        insta::assert_snapshot!(told(&script), @"in pods of python:3.12-slim in namespace `rockbot-scripts`; 30s by default, 120s at most");
+        insta::assert_snapshot!(found(&script), @"in pods of python:3.12-slim in namespace `rockbot-scripts`; 30s by default, 120s at most");
         script.kubernetes.warm_pool = Some("python".to_owned());
-        insta::assert_snapshot!(told(&script), @"in sandboxes of the warm pool `python` in namespace `rockbot-scripts`; 30s by default, 120s at most");
+        insta::assert_snapshot!(found(&script), @"in sandboxes of the warm pool `python` in namespace `rockbot-scripts`; 30s by default, 120s at most");
     }
 
     #[test]

@@ -13,7 +13,7 @@ use toolbus_config::expected;
 use self::letter::WholeLetter;
 use self::report::{DlqOutcome, LeftLetter, LetterList, ProgressLine, letters, table};
 use self::selection::LetterFilter;
-use super::{Context, MISTAKE, as_json, one_line, told};
+use super::{Context, MISTAKE, as_json, one_line, reported};
 use crate::app;
 use crate::config::Config;
 use crate::dead_letters::{Letter, LetterBroker, LetterQueue, letter_queues, reasons};
@@ -107,8 +107,8 @@ pub enum DlqError {
 
 impl DlqError {
     /// Tells the error; what is left of it is the exit code.
-    pub(crate) fn tell(&self) -> u8 {
-        told(self);
+    pub(crate) fn report(&self) -> u8 {
+        reported(self);
         if matches!(self, Self::Usage(_)) { MISTAKE } else { 1 }
     }
 }
@@ -233,7 +233,7 @@ impl DlqWork<'_> {
             }
             queue.end().await?;
         }
-        self.tell(&outcome)
+        self.report(&outcome)
     }
 
     async fn drop(&self, selection: &LetterFilter, yes: bool) -> Result<ExitCode, DlqError> {
@@ -276,10 +276,10 @@ impl DlqWork<'_> {
         for (_, queue) in queues {
             queue.end().await?;
         }
-        self.tell(&DlqOutcome { dropped: Some(count), ..DlqOutcome::default() })
+        self.report(&DlqOutcome { dropped: Some(count), ..DlqOutcome::default() })
     }
 
-    fn tell(&self, outcome: &DlqOutcome) -> Result<ExitCode, DlqError> {
+    fn report(&self, outcome: &DlqOutcome) -> Result<ExitCode, DlqError> {
         let text = match self.output {
             OutputFormat::Json => as_json(outcome),
             OutputFormat::Table => outcome.in_words(),

@@ -94,11 +94,11 @@ mod tests {
     #[test]
     fn a_refused_caller_is_shown_its_identity() {
         let of_login = config("[identity]\nsource = 'broker'\n[agents.ana]\n");
-        let told = |config: &Config, login| shown(seen(config, login, "toolbus-cli").as_ref(), config).unwrap();
-        insta::assert_snapshot!(told(&of_login, Some("kai")), @"to a daemon of this configuration, the login `kai` is the agent `kai`. It has no section in `agents`, and so no tool");
-        insta::assert_snapshot!(told(&of_login, Some("ana")), @"to a daemon of this configuration, the login `ana` is the agent `ana`");
-        insta::assert_snapshot!(told(&of_login, None), @"to a daemon of this configuration, without a login in bus.url it is no agent. It has no section in `agents`, and so no tool");
-        insta::assert_snapshot!(told(&config("[agents.ana]\n"), None), @"to a daemon of this configuration, it is the agent `toolbus-cli`, as it named none (use --as AGENT). It has no section in `agents`, and so no tool");
+        let text_for = |config: &Config, login| shown(seen(config, login, "toolbus-cli").as_ref(), config).unwrap();
+        insta::assert_snapshot!(text_for(&of_login, Some("kai")), @"to a daemon of this configuration, the login `kai` is the agent `kai`. It has no section in `agents`, and so no tool");
+        insta::assert_snapshot!(text_for(&of_login, Some("ana")), @"to a daemon of this configuration, the login `ana` is the agent `ana`");
+        insta::assert_snapshot!(text_for(&of_login, None), @"to a daemon of this configuration, without a login in bus.url it is no agent. It has no section in `agents`, and so no tool");
+        insta::assert_snapshot!(text_for(&config("[agents.ana]\n"), None), @"to a daemon of this configuration, it is the agent `toolbus-cli`, as it named none (use --as AGENT). It has no section in `agents`, and so no tool");
         let without = |text: &str, source| shown(seen(&config(text), None, source).as_ref(), &config(text));
         let remote = "[bus]\nurl = 'amqp://broker'\n";
         insta::assert_snapshot!(without(remote, "toolbus-cli").unwrap(), @"the call named no agent: --as AGENT names one, which may have other tools");

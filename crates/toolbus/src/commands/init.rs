@@ -18,7 +18,7 @@ use crate::terminal::ignore_broken_pipe;
 /// The file that is written unless another is named.
 pub(super) const FILE: &str = "toolbus.toml";
 /// Longest answer that is read, in bytes.
-const MAX_ANSWER: u64 = 4096;
+const MAX_INPUT: u64 = 4096;
 
 const HEAD: &str = "\
 # Configuration of Toolbus, written by `toolbus init`.
@@ -139,11 +139,11 @@ impl Offer {
 }
 
 /// The offers that an answer names.
-fn offers(answer: &str) -> Result<Vec<Offer>, TargetError> {
-    if answer == "all" {
+fn offers(choice: &str) -> Result<Vec<Offer>, TargetError> {
+    if choice == "all" {
         return Ok(Offer::value_variants().to_vec());
     }
-    let names = answer.split(',').map(str::trim).filter(|name| !name.is_empty());
+    let names = choice.split(',').map(str::trim).filter(|name| !name.is_empty());
     let offer = |name| {
         Offer::from_str(name, true).map_err(|_| {
             TargetError::Usage(format!("`{name}` is none of scripts, web, memory, schedules, agents, and all"))
@@ -172,22 +172,22 @@ pub fn run(args: InitArgs, operator: &Operator, named: Option<PathBuf>) -> Resul
     let mut url = given.map(|given| given.value.clone());
     if !yes && io::stdin().is_terminal() {
         if url.is_none() {
-            url = asked("Broker, such as amqp://user:password@host/vhost (empty: none, a bus inside the daemon)")?;
+            url = prompted("Broker, such as amqp://user:password@host/vhost (empty: none, a bus inside the daemon)")?;
         }
         if agents.is_empty()
-            && let Some(name) = asked("Agent that may use every tool (empty: whoever calls may)")?
+            && let Some(name) = prompted("Agent that may use every tool (empty: whoever calls may)")?
         {
             agents.push(AgentName::parse(&name).map_err(|error| TargetError::Usage(format!("`{name}` {error}")))?);
         }
         if let (Some(url), Some(agent), None) = (&url, agents.first(), &login) {
             let usual = own_login(url).unwrap_or_else(|| agent.to_string());
-            login = asked(&format!("Login of {agent} at the broker (empty: {usual})"))?;
+            login = prompted(&format!("Login of {agent} at the broker (empty: {usual})"))?;
         }
         if servers_file.is_none() {
-            servers_file = asked("File with MCP servers of another program (empty: none)")?.map(PathBuf::from);
+            servers_file = prompted("File with MCP servers of another program (empty: none)")?.map(PathBuf::from);
         }
         if tools.is_empty()
-            && let Some(names) = asked("More tools: scripts, web, memory, schedules, agents, or all (empty: none)")?
+            && let Some(names) = prompted("More tools: scripts, web, memory, schedules, agents, or all (empty: none)")?
         {
             tools = offers(&names)?;
         }
@@ -277,12 +277,12 @@ fn text(
 }
 
 /// Asks for a line; `None` if it is empty.
-fn asked(question: &str) -> Result<Option<String>, TargetError> {
+fn prompted(question: &str) -> Result<Option<String>, TargetError> {
     let mut out = io::stdout();
     write!(out, "{question}: ")?;
     out.flush()?;
     let mut line = String::new();
-    io::Read::take(io::stdin().lock(), MAX_ANSWER).read_line(&mut line)?;
+    io::Read::take(io::stdin().lock(), MAX_INPUT).read_line(&mut line)?;
     Ok(Some(line.trim().to_owned()).filter(|line| !line.is_empty()))
 }
 

@@ -310,25 +310,25 @@ mod tests {
 
     #[test]
     fn only_a_yes_on_a_terminal_is_one() {
-        let asked = |is_terminal: bool, answer: &str| {
+        let confirmed = |is_terminal: bool, typed: &str| {
             let mut question = Vec::new();
-            let result = confirm("read", is_terminal, &mut answer.as_bytes(), &mut question);
-            let refused = result.err().map(|error| (error.tell(), error.to_string()));
+            let result = confirm("read", is_terminal, &mut typed.as_bytes(), &mut question);
+            let refused = result.err().map(|error| (error.report(), error.to_string()));
             (refused, String::from_utf8(question).unwrap())
         };
         let question = "Approve this? [y/N] ".to_owned();
-        for answer in ["y\n", "Yes\n", "YES", " y \n"] {
-            assert_eq!(asked(true, answer), (None, question.clone()), "{answer:?}");
+        for typed in ["y\n", "Yes\n", "YES", " y \n"] {
+            assert_eq!(confirmed(true, typed), (None, question.clone()), "{typed:?}");
         }
         let long = format!("{}y\n", " ".repeat(100));
-        for answer in ["\n", "", "n\n", "yess\n", "no y\n", &long] {
+        for typed in ["\n", "", "n\n", "yess\n", "no y\n", &long] {
             assert_eq!(
-                asked(true, answer),
+                confirmed(true, typed),
                 (Some((1, "nothing was approved".to_owned())), question.clone()),
-                "{answer:?}"
+                "{typed:?}"
             );
         }
-        let (refused, question) = asked(false, "y\n");
+        let (refused, question) = confirmed(false, "y\n");
         assert_eq!(question, "");
         let (code, text) = refused.unwrap();
         assert_eq!(code, 2);

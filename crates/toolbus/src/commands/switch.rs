@@ -83,12 +83,12 @@ mod tests {
 
     #[test]
     fn every_outcome_of_a_switch_is_reported() {
-        let told = |disabled, changed| {
+        let words = |disabled, changed| {
             in_words(&Switching { kind: "tool".into(), name: "web\n".into(), disabled, changed, known: true })
         };
-        assert_eq!(told(true, true), "tool web  is switched off");
-        assert_eq!(told(true, false), "tool web  was switched off already");
-        assert_eq!(told(false, true), "tool web  is switched on again");
-        assert_eq!(told(false, false), "tool web  was not switched off");
+        assert_eq!(words(true, true), "tool web  is switched off");
+        assert_eq!(words(true, false), "tool web  was switched off already");
+        assert_eq!(words(false, true), "tool web  is switched on again");
+        assert_eq!(words(false, false), "tool web  was not switched off");
     }
 }

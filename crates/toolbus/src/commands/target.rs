@@ -14,7 +14,7 @@ use toolbus_telemetry::RecentCalls;
 use toolbus_trust::pins::Pins;
 use url::Url;
 
-use super::{MISTAKE, complain, note, told, warn};
+use super::{MISTAKE, complain, note, reported, warn};
 use crate::app::{self, AppError};
 use crate::config::{Config, Problems, Secret, Sources};
 use crate::http::NoServers;
@@ -127,7 +127,7 @@ pub enum TargetError {
 
 impl TargetError {
     /// Tells the error; what is left of it is the exit code.
-    pub(crate) fn tell(&self) -> u8 {
+    pub(crate) fn report(&self) -> u8 {
         match self {
             Self::Configuration(problems) => {
                 complain(problems);
@@ -135,18 +135,18 @@ impl TargetError {
                 MISTAKE
             }
             Self::Mistakes(problems) => complain(problems),
-            Self::Api(error) if error.is_failure() => told(self),
+            Self::Api(error) if error.is_failure() => reported(self),
             Self::Ask(AdminClientError::Refused(_))
             | Self::NoSocket(_)
             | Self::Usage(_)
             | Self::Api(_)
             | Self::App(_) => {
-                told(self);
+                reported(self);
                 MISTAKE
             }
-            Self::Ask(AdminClientError::Failed(_)) | Self::Declined(_) | Self::Output(_) => told(self),
+            Self::Ask(AdminClientError::Failed(_)) | Self::Declined(_) | Self::Output(_) => reported(self),
             Self::Ask(_) | Self::Other { .. } => {
-                told(self);
+                reported(self);
                 NO_DAEMON
             }
         }
@@ -436,7 +436,7 @@ mod tests {
             (TargetError::Ask(AdminClientError::Failed(text())), 1),
             (TargetError::Declined("text"), 1),
         ] {
-            assert_eq!(error.tell(), code, "{error:?}");
+            assert_eq!(error.report(), code, "{error:?}");
         }
     }
 

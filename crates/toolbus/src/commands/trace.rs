@@ -66,12 +66,12 @@ pub async fn run(args: TraceArgs, operator: &Operator) -> Result<ExitCode, Targe
         ("limit", &limit),
     ];
     let path = format!("/v1/calls?{}", query_of(given));
-    let asked = async || -> Result<RecentFound, TargetError> {
+    let queried = async || -> Result<RecentFound, TargetError> {
         Ok(args.daemon.open(operator).await?.ask(Method::GET, &path).await?)
     };
     // The audit file of the configuration is not that of a daemon which is named besides.
     let is_of_configuration = matches!(args.daemon.named(operator), Ok(None));
-    let (mut found, absence) = match asked().await {
+    let (mut found, absence) = match queried().await {
         Ok(found) => (found, None),
         Err(error) if is_of_configuration && error.is_absence() => (RecentFound::default(), Some(error)),
         Err(error) => return Err(error),

@@ -212,10 +212,10 @@ mod tests {
         insta::assert_snapshot!(denied(&of_agents(&[])).unwrap(), @r#"the sections of agents are gone (ana, bruno), so that callers without a section, who are denied every tool now, would get every tool; put back what is gone (a file may be empty or half written), or write identity.unknown = "default" if this is meant"#);
         assert!(denied(&of_agents(&["default"])).unwrap().contains("would get what agents.default allows"));
         assert_eq!(denied(&of_agents(&["ana"])), None, "the others are denied");
-        for said in [Unknown::Default, Unknown::Deny] {
+        for written in [Unknown::Default, Unknown::Deny] {
             let mut next = of_agents(&[]);
-            next.identity.unknown = Some(said);
-            assert_eq!(denied(&next), None, "{said:?}");
+            next.identity.unknown = Some(written);
+            assert_eq!(denied(&next), None, "{written:?}");
         }
         let lost = of_agents(&[]).widening(UnknownCallers::Denied, &[]).unwrap();
         assert!(lost.starts_with("identity.unknown is gone"), "{lost}");

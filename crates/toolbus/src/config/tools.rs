@@ -84,7 +84,7 @@ impl Default for ToolsConfig {
 fn matching<'a, T>(patterns: &'a BTreeMap<Pattern, T>, name: &str) -> impl Iterator<Item = &'a T> + use<'a, T> {
     let mut matching: Vec<_> = patterns.iter().filter(|(pattern, _)| pattern.matches(name)).collect();
     matching.sort_by_key(|(pattern, _)| std::cmp::Reverse(pattern.specificity()));
-    matching.into_iter().map(|(_, said)| said)
+    matching.into_iter().map(|(_, given)| given)
 }
 
 impl ToolsConfig {

@@ -175,8 +175,8 @@ impl ToolFamily for McpFamily {
         let (notifier, notify) = work
             .dispatcher
             .notifier_of(Index::new(Arc::clone(&control), Arc::clone(&self.store)), Arc::clone(&self.bus));
-        let asked = RememberedAgents::new(Arc::clone(&self.store), Clock::SYSTEM);
-        let refresh = Arc::new(RefreshHandler::new(policy.clone(), notify, Arc::clone(&control), asked));
+        let remembered = RememberedAgents::new(Arc::clone(&self.store), Clock::SYSTEM);
+        let refresh = Arc::new(RefreshHandler::new(policy.clone(), notify, Arc::clone(&control), remembered));
         let ignores_unknown = work.config.mcp.unknown_server == UnknownServer::Ignore;
         work.handle(topic::MCP_MANAGE, Arc::new(ManageHandler::new(policy, control, invoker, ignores_unknown)));
         work.background.spawn(notifier.run());

@@ -28,7 +28,7 @@ const MAX_SPECIFICATION: usize = 16 * 1024 * 1024;
 pub(crate) async fn with_specifications(config: &Config, running: Option<&Config>) -> (Config, Vec<String>) {
     let mut next = config.clone();
     let at_addresses = config.rest.openapi.iter().filter_map(|(name, one)| Some((name, one, one.url.as_deref()?)));
-    let mut told = Vec::new();
+    let mut notes = Vec::new();
     for (name, read) in
         join_all(at_addresses.map(|(name, one, url)| async move { (name, read(config, one, url).await) })).await
     {
@@ -36,7 +36,7 @@ pub(crate) async fn with_specifications(config: &Config, running: Option<&Config
         let read = read.and_then(|described| distinct(&next, described));
         match read {
             Ok(described) => {
-                told.extend(described.notes.iter().map(|note| format!("{key}: {note}")));
+                notes.extend(described.notes.iter().map(|note| format!("{key}: {note}")));
                 next.rest.described.insert(key, described);
             }
             Err(what) => {
@@ -51,11 +51,11 @@ pub(crate) async fn with_specifications(config: &Config, running: Option<&Config
                     }
                     None => "it has no tools until a reload finds it",
                 };
-                told.push(format!("{key}: {what}; {outcome}"));
+                notes.push(format!("{key}: {what}; {outcome}"));
             }
         }
     }
-    (next, told)
+    (next, notes)
 }
 
 /// Fetches and reads a specification.

@@ -49,7 +49,7 @@ use crate::config::Config;
 use crate::http::{Health, McpAdmin, ReloadReport};
 
 /// The name that stands for every caller without a section.
-pub const EVERYBODY: &str = "default";
+pub const DEFAULT_AGENT: &str = "default";
 
 /// Longest part of a name that an error repeats, in characters.
 const MAX_SHOWN: usize = 64;
@@ -259,7 +259,7 @@ impl Admin {
             }
             Switch::Source(name) => policy.current().tools().iter().any(|tool| tool.source == *name),
             Switch::Agent(name) => {
-                **name == *EVERYBODY || policy.agents().iter().any(|agent| agent.as_str() == &**name)
+                **name == *DEFAULT_AGENT || policy.agents().iter().any(|agent| agent.as_str() == &**name)
             }
         }
     }
@@ -487,7 +487,7 @@ fn caller(name: &str, role: &CallerQuery) -> Result<Caller, ApiError> {
         ApiError::bad_request(format!("`{shown}` {error}"))
     };
     let named = match name {
-        EVERYBODY => Caller::unknown(),
+        DEFAULT_AGENT => Caller::unknown(),
         name => Caller::agent(AgentName::parse(name).map_err(refused)?),
     };
     let given = |text: &Option<String>| text.as_deref().filter(|text| !text.is_empty()).map(Arc::from);

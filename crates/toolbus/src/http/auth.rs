@@ -94,7 +94,7 @@ pub(super) async fn check_host(State(auth): State<Arc<HttpAuth>>, request: Reque
         return next.run(request).await;
     }
     match is_for_mcp(request.uri().path()) {
-        true => HttpRefusal::misdirected(WRONG_HOST).answer(request.into_body()).await,
+        true => HttpRefusal::misdirected(WRONG_HOST).respond(request.into_body()).await,
         false => (StatusCode::MISDIRECTED_REQUEST, format!("{WRONG_HOST}\n")).into_response(),
     }
 }
@@ -108,15 +108,15 @@ async fn check(State(auth): State<Arc<HttpAuth>>, request: Request, next: Next) 
     let (mut parts, body) = request.into_parts();
     let page = match origin::page(&parts.headers, &auth.names()) {
         Ok(page) => page,
-        Err(refusal) => return refusal.answer(body).await,
+        Err(refusal) => return refusal.respond(body).await,
     };
     if parts.method == Method::OPTIONS && page.is_some() && origin::is_preflight(&parts.headers) {
         return origin::preflight(page, &parts.headers);
     }
     let response = match auth.admit(&parts).await {
-        Err(refusal) => refusal.answer(body).await,
+        Err(refusal) => refusal.respond(body).await,
         Ok(principal) => match auth.bodies.read(body, &parts.headers).await {
-            Err((refusal, rest)) => refusal.answer(rest).await,
+            Err((refusal, rest)) => refusal.respond(rest).await,
             Ok(whole) => {
                 let token = principal.token;
                 parts.extensions.insert::<Principal>(principal);

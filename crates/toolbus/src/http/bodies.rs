@@ -159,11 +159,11 @@ impl QueuedResponses {
             return Response::from_parts(parts, Body::from_stream(counted));
         }
         let Ok(bytes) = to_bytes(body, usize::MAX).await else {
-            return HttpRefusal::untaken().answer(Body::empty()).await;
+            return HttpRefusal::untaken().respond(Body::empty()).await;
         };
         match self.count(bytes, token) {
             Some(bytes) => Response::from_parts(parts, Body::from(bytes)),
-            None => HttpRefusal::untaken().answer(Body::empty()).await,
+            None => HttpRefusal::untaken().respond(Body::empty()).await,
         }
     }
 

@@ -184,7 +184,7 @@ struct Reported {
 
 impl Drop for Reported {
     fn drop(&mut self) {
-        self.state.answered();
+        self.state.responded();
     }
 }
 

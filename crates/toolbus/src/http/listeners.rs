@@ -51,7 +51,7 @@ const LOCK_TIME: Duration = Duration::from_secs(5);
 /// Time between two looks at the lock.
 const LOCK_PAUSE: Duration = Duration::from_millis(20);
 /// Longest wait for a process that may listen on an existing socket.
-const ANSWER_TIME: Duration = Duration::from_secs(2);
+const CONNECT_TIME: Duration = Duration::from_secs(2);
 /// Random characters of the name of the folder in which the socket is made.
 const RANDOM: usize = 6;
 /// Longest path that a client can connect to, in bytes: what fits into the system's form of an address.
@@ -355,7 +355,7 @@ impl AdminSocket {
         let _lock = lock(path).await?;
         match std::fs::symlink_metadata(path) {
             Ok(found) if !found.file_type().is_socket() => return Err(SocketError::NoSocket(path.to_owned())),
-            Ok(_) if answers(path).await.map_err(refused)? => return Err(SocketError::InUse(path.to_owned())),
+            Ok(_) if has_listener(path).await.map_err(refused)? => return Err(SocketError::InUse(path.to_owned())),
             Ok(_) => tracing::info!(path = %path.display(), "admin: replacing the socket of a daemon that is gone"),
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) => return Err(refused(error)),
@@ -435,8 +435,8 @@ async fn lock(path: &Path) -> Result<File, SocketError> {
 }
 
 /// Whether a process accepts connections there. One that accepts none in time may be busy, and counts as alive.
-async fn answers(path: &Path) -> io::Result<bool> {
-    match tokio::time::timeout(ANSWER_TIME, UnixStream::connect(path)).await {
+async fn has_listener(path: &Path) -> io::Result<bool> {
+    match tokio::time::timeout(CONNECT_TIME, UnixStream::connect(path)).await {
         Err(_) | Ok(Ok(_)) => Ok(true),
         Ok(Err(error)) => match error.kind() {
             io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound => Ok(false),

@@ -136,7 +136,7 @@ impl HttpRefusal {
     }
 
     /// The response, after the body of the request was read.
-    pub(crate) async fn answer(self, body: Body) -> Response {
+    pub(crate) async fn respond(self, body: Body) -> Response {
         discard(body).await;
         let Self { status, text, challenge, retry_after, closes } = self;
         let error = json!({"jsonrpc": "2.0", "error": {"code": CODE, "message": text}});

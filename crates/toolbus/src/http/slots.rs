@@ -215,7 +215,7 @@ enum ConnectionPhase {
     /// The head of a request is arriving, or the first one is awaited.
     Head,
     /// A request is being served, within this time if it is limited.
-    Answering(Option<Duration>),
+    Responding(Option<Duration>),
     /// The next request is awaited.
     Idle,
     /// The connection is to be closed.
@@ -282,7 +282,7 @@ impl ConnectionState {
 
     /// Lifts the time limit of the present request.
     pub(crate) fn take_any_time(&self) {
-        if let ConnectionPhase::Answering(limit) = &mut self.inner.lock().phase {
+        if let ConnectionPhase::Responding(limit) = &mut self.inner.lock().phase {
             *limit = None;
         }
     }
@@ -330,11 +330,11 @@ impl ConnectionState {
 
     /// Notes that a request has arrived.
     pub(super) fn begin(&self) {
-        self.inner.lock().enter(ConnectionPhase::Answering(Some(REQUEST_TIME)));
+        self.inner.lock().enter(ConnectionPhase::Responding(Some(REQUEST_TIME)));
     }
 
     /// Notes that the response is complete, though much of it may not have been sent.
-    pub(super) fn answered(&self) {
+    pub(super) fn responded(&self) {
         self.inner.lock().enter(ConnectionPhase::Idle);
     }
 
@@ -359,7 +359,7 @@ impl ConnectionState {
         let inner = self.inner.lock();
         let limit = match inner.phase {
             ConnectionPhase::Head => Some(HEAD_TIME),
-            ConnectionPhase::Answering(limit) => limit,
+            ConnectionPhase::Responding(limit) => limit,
             ConnectionPhase::Idle => Some(IDLE_TIME),
             ConnectionPhase::Evicted => Some(Duration::ZERO),
         };
@@ -410,7 +410,7 @@ impl Inner {
         match self.phase {
             ConnectionPhase::Idle => true,
             ConnectionPhase::Head => self.clock.since(self.since) >= GRACE,
-            ConnectionPhase::Answering(_) | ConnectionPhase::Evicted => false,
+            ConnectionPhase::Responding(_) | ConnectionPhase::Evicted => false,
         }
     }
 

@@ -136,8 +136,8 @@ impl Account {
             None => None,
         };
         // Of an exchange that is not there, it has been said.
-        let asked = std::iter::once(reply).chain(dead).filter(|(_, answer)| !is_fine(answer));
-        findings.extend(asked.map(|(what, answer)| self.judged(&what, answer, &self.permissions)));
+        let failing = std::iter::once(reply).chain(dead).filter(|(_, answer)| !is_fine(answer));
+        findings.extend(failing.map(|(what, answer)| self.judged(&what, answer, &self.permissions)));
         findings
     }
 

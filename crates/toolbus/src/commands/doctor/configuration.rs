@@ -83,16 +83,16 @@ mod tests {
         findings.map(|it| (it.verdict, format!("{} {:?}", it.text, it.mend).replace(&here, "HERE"))).collect()
     }
 
-    fn told(verdict: Verdict, text: &str) -> (Verdict, String) {
+    fn finding(verdict: Verdict, text: &str) -> (Verdict, String) {
         (verdict, text.to_owned())
     }
 
     #[test]
     fn a_file_without_secrets_may_be_readable_but_not_writable_by_others() {
-        let valid = told(Verdict::Ok, "valid: `HERE/a.toml` None");
+        let valid = finding(Verdict::Ok, "valid: `HERE/a.toml` None");
         assert_eq!(found("tools.echo = true", 0o644), std::slice::from_ref(&valid));
         let writable = r#"everybody on this machine may change `HERE/a.toml` Some("chmod o-w HERE/a.toml")"#;
-        assert_eq!(found("tools.echo = true", 0o666), [valid, told(Verdict::Problem, writable)]);
+        assert_eq!(found("tools.echo = true", 0o666), [valid, finding(Verdict::Problem, writable)]);
     }
 
     #[test]
@@ -100,9 +100,9 @@ mod tests {
         let in_file = "http.admin_token = 'another-long-random-token'";
         let read = |file: &str| {
             let text = format!("everybody on this machine may read `HERE/{file}`, which holds a secret");
-            told(Verdict::Warning, &format!("{text} Some(\"chmod o-r HERE/{file}\")"))
+            finding(Verdict::Warning, &format!("{text} Some(\"chmod o-r HERE/{file}\")"))
         };
-        let valid = told(Verdict::Ok, "valid: `HERE/a.toml` None");
+        let valid = finding(Verdict::Ok, "valid: `HERE/a.toml` None");
         assert_eq!(found(in_file, 0o600), std::slice::from_ref(&valid));
         assert_eq!(found(in_file, 0o644), [valid.clone(), read("a.toml")]);
         assert_eq!(found("http.admin_token = { file = 'HERE/token' }", 0o644), [valid, read("token")]);

@@ -24,7 +24,7 @@ pub(super) struct RunningDaemon {
 
 impl RunningDaemon {
     /// Whether a part of the installation has a finding of the daemon's.
-    pub(super) fn tells_of(&self, subject: &str) -> bool {
+    pub(super) fn has_finding(&self, subject: &str) -> bool {
         self.findings.iter().any(|finding| finding.subject == subject)
     }
 }

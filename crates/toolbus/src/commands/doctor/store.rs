@@ -26,7 +26,7 @@ const OTHERS: u32 = 0o077;
 
 /// Writes to the store, and reads it back, unless the running daemon tells what is wrong with it.
 pub(super) async fn examine(config: &Config, sources: &Sources, running: &RunningDaemon) -> Vec<Finding> {
-    if running.tells_of(STORE) {
+    if running.has_finding(STORE) {
         return Vec::new();
     }
     if running.has_state_in_memory && config.store.url != Some(StoreUrl::Memory) {

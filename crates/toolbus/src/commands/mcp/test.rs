@@ -139,15 +139,16 @@ mod tests {
 
     #[test]
     fn an_unknown_name_is_reported_with_the_next_step() {
-        let told = |text: &str, name: &str| {
+        let refused = |text: &str, name: &str| {
             let file = tempfile::Builder::new().suffix(".toml").tempfile().unwrap();
             std::fs::write(file.path(), text).unwrap();
             let sources = crate::config::Sources { files: vec![file.path().to_owned()], ..Default::default() };
             find(&Config::load(&sources).unwrap().config.mcp_servers(), name).err().map(|error| error.to_string())
         };
         let two = "[mcp.servers.files]\ncommand = \"a\"\n[mcp.servers.git]\ncommand = \"b\"\n";
-        assert_eq!(told(two, "FILES"), None);
-        let all = [told(two, "fils"), told(two, "weather"), told("", "weather")].map(Option::unwrap).join("\n");
+        assert_eq!(refused(two, "FILES"), None);
+        let all =
+            [refused(two, "fils"), refused(two, "weather"), refused("", "weather")].map(Option::unwrap).join("\n");
         insta::assert_snapshot!(all, @r#"
         the configuration has no MCP server `fils` that can be used: did you mean `files`?
         the configuration has no MCP server `weather` that can be used: there are files, git

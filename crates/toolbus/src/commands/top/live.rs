@@ -59,7 +59,7 @@ pub(super) async fn run(client: AdminClient, interval: Duration, mut state: Stat
             },
             Some(polled) = polls.join_next() => {
                 match polled {
-                    Ok(Polled::Rates(answer)) => state.polled(answer.map_err(|error| error.to_string())),
+                    Ok(Polled::Rates(response)) => state.polled(response.map_err(|error| error.to_string())),
                     Ok(Polled::Calls(query, Ok(found))) => state.found(&query, found.calls),
                     // The figures, which are asked for as well, tell why there is no answer.
                     Ok(Polled::Calls(_, Err(_))) => {}

@@ -111,7 +111,7 @@ pub(super) struct State {
     pub(super) failure: Option<String>,
     /// Name of the selected row; the first one if it is gone.
     selected: Option<String>,
-    answered: Instant,
+    responded: Instant,
     clock: Clock,
 }
 
@@ -132,19 +132,19 @@ impl State {
             shows_help: false,
             failure: None,
             selected: None,
-            answered: clock.now(),
+            responded: clock.now(),
             clock,
         }
     }
 
     /// Takes in an answer, or why there is none: the figures stay then.
-    pub(super) fn polled(&mut self, answer: Result<(CallRates, DaemonState), String>) {
-        match answer {
+    pub(super) fn polled(&mut self, response: Result<(CallRates, DaemonState), String>) {
+        match response {
             Ok((rates, health)) => {
                 self.window.add(rates);
                 self.health = health;
                 self.failure = None;
-                self.answered = self.clock.now();
+                self.responded = self.clock.now();
             }
             Err(failure) => self.failure = Some(failure),
         }
@@ -159,7 +159,7 @@ impl State {
 
     /// Time since the last answer.
     pub(super) fn silence(&self) -> Duration {
-        self.clock.since(self.answered)
+        self.clock.since(self.responded)
     }
 
     /// The query for recent calls, where they are shown.

@@ -26,7 +26,7 @@ impl RuleChecker<'_> {
         }
         let client = match RestClient::new(Default::default()) {
             Ok(client) => client,
-            Err(error) => return self.tell(&["rest.endpoints"], format!("no HTTP client can be made: {error}")),
+            Err(error) => return self.report(&["rest.endpoints"], format!("no HTTP client can be made: {error}")),
         };
         for (here, endpoint) in entries {
             self.auth(&here, &endpoint);
@@ -40,7 +40,7 @@ impl RuleChecker<'_> {
     /// Reports files and specifications of endpoints that cannot be used.
     pub(super) fn described(&mut self) {
         for (at, what) in &self.described.problems {
-            self.tell_at(at.clone(), Part::Value, what.clone());
+            self.report_at(at.clone(), Part::Value, what.clone());
         }
     }
 
@@ -93,7 +93,7 @@ impl RuleChecker<'_> {
             if self.wrong.contains(&path) {
                 break;
             }
-            self.tell_at(related.iter().map(|key| below(here, &[*key])).collect(), Part::Value, what);
+            self.report_at(related.iter().map(|key| below(here, &[*key])).collect(), Part::Value, what);
             self.wrong.push(path);
             let Some(table) = entry.as_object_mut() else { break };
             if table.remove(key).is_none() {
@@ -109,12 +109,12 @@ impl RuleChecker<'_> {
         let here = below(here, &["auth"]);
         for key in auth.missing() {
             let what = format!("`{key}` is missing; expected it here, or in `per_agent` for each agent");
-            self.tell_at(vec![here.clone()], Part::Value, what);
+            self.report_at(vec![here.clone()], Part::Value, what);
         }
         for agent in auth.misfits() {
             let at = below(&here, &["per_agent", agent.as_str()]);
             let what = format!("expected {}, as the `type` of this `auth` needs", auth.needed());
-            self.tell_at(vec![at], Part::Value, what);
+            self.report_at(vec![at], Part::Value, what);
         }
         if !auth.missing().is_empty() || !auth.misfits().is_empty() {
             self.wrong.push(here);

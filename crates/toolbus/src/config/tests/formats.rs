@@ -230,8 +230,8 @@ fn a_number_that_is_too_large_is_reported() {
             ("a.json", format!("{{\"invoke\": {{\"max_in_flight\": {number}}}}}")),
             ("a.yaml", format!("invoke: {{max_in_flight: {number}}}")),
         ] {
-            let told = refused(name, &text);
-            assert!(told.starts_with(name) && told.contains(": `invoke.max_in_flight`: "), "{told}");
+            let reported = refused(name, &text);
+            assert!(reported.starts_with(name) && reported.contains(": `invoke.max_in_flight`: "), "{reported}");
         }
     }
     insta::assert_snapshot!(refused("b.json", r#"{"invoke": {"max_in_flight": 1e999}}"#), @"b.json:1:34: not JSON, as its extension says: number out of range");
@@ -297,8 +297,8 @@ fn deep_nesting_is_refused() {
     let lists = "- ".repeat(100_000);
     insta::assert_snapshot!(refused("a.yaml", &format!("bus:\n {lists}x")).chars().take(200).collect::<String>().replace("[0]", ""), @"a.yaml:2:256: `bus[0");
     let lists = "[".repeat(100_000);
-    let told = refused("b.yaml", &format!("bus: {lists}"));
-    assert!(told.len() < 1000 && told.starts_with("b.yaml:1:"), "{told}");
+    let reported = refused("b.yaml", &format!("bus: {lists}"));
+    assert!(reported.len() < 1000 && reported.starts_with("b.yaml:1:"), "{reported}");
     insta::assert_snapshot!(refused("c.json", &format!("{{\"bus\": {lists}")), @"c.json:1:135: not JSON, as its extension says: recursion limit exceeded");
 }
 
@@ -312,8 +312,8 @@ fn a_tag_of_yaml_is_refused() {
 #[test]
 fn a_file_that_is_too_large_is_refused() {
     for name in ["a.json", "a.yaml"] {
-        let told = refused(name, &" ".repeat(16 * 1024 * 1024 + 1));
-        assert_eq!(told, format!("{name}: the file is larger than 16 MiB"));
+        let reported = refused(name, &" ".repeat(16 * 1024 * 1024 + 1));
+        assert_eq!(reported, format!("{name}: the file is larger than 16 MiB"));
     }
 }
 
@@ -330,8 +330,8 @@ fn secrets_of_every_format_are_resolved_and_never_shown() {
         assert!(!format!("{:?}", loaded.config).contains("hunter2"), "{name}");
         assert!(loaded.config.secrets().iter().any(|given| given.secret.expose() == "hunter2-hunter2"), "{name}");
         for wrong in [r#"["hunter2"]"#, r#"{"hunter2": "hunter2"}"#, "7", "null"] {
-            let told = refused(name, &endpoint(wrong));
-            assert!(!told.contains("\"hunter2") && told.contains("rest.endpoints[0].auth"), "{told}");
+            let reported = refused(name, &endpoint(wrong));
+            assert!(!reported.contains("\"hunter2") && reported.contains("rest.endpoints[0].auth"), "{reported}");
         }
     }
     for text in

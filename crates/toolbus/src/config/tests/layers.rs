@@ -41,10 +41,10 @@ fn the_command_line_is_named_where_it_is_wrong() {
     command line --set invoke.max_timout: `invoke.max_timout`: unknown key; did you mean `max_timeout`? expected one of `default_reply_topic`, `default_timeout`, `drain_timeout`, `max_body`, `max_in_flight`, `max_timeout`, `max_waiting`, `topics`
     command line --set tools.echo: `tools.echo`: found a text; expected true or false
     "#);
-    let told = load(&[], &[], &[("toools.echo", "true")]).unwrap_err();
+    let reported = load(&[], &[], &[("toools.echo", "true")]).unwrap_err();
     assert!(
-        told.starts_with("command line --set toools.echo: `toools`: unknown key; did you mean `tools`? "),
-        "{told}"
+        reported.starts_with("command line --set toools.echo: `toools`: unknown key; did you mean `tools`? "),
+        "{reported}"
     );
 }
 

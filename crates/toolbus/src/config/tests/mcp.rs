@@ -10,7 +10,7 @@ fn with_file(toml: &str, json: &str) -> Result<Loaded, String> {
     let here = format!("{}/", folder.path().display());
     std::fs::write(folder.path().join("mcp.json"), json).unwrap();
     let text = format!("mcp.servers_file = '{here}mcp.json'\n{toml}");
-    let mut loaded = load(&[&text], &[("TOKEN", "hunter2")], &[]).map_err(|told| told.replace(&here, ""))?;
+    let mut loaded = load(&[&text], &[("TOKEN", "hunter2")], &[]).map_err(|reported| reported.replace(&here, ""))?;
     loaded.warnings.iter_mut().for_each(|warning| *warning = warning.replace(&here, ""));
     Ok(loaded)
 }
@@ -100,8 +100,8 @@ fn an_invalid_prefix_and_invalid_renames_are_reported() {
         ("rename = { read = 'open', see = 'open' }", "`rename` gives two tools the name `open`: `read` and `see`"),
     ];
     for (line, expected) in table {
-        let told = load(&[&format!("[mcp.servers.a]\ncommand = 'x'\n{line}")], &[], &[]).unwrap_err();
-        assert!(told.contains(expected), "{line}: {told}");
+        let reported = load(&[&format!("[mcp.servers.a]\ncommand = 'x'\n{line}")], &[], &[]).unwrap_err();
+        assert!(reported.contains(expected), "{line}: {reported}");
     }
 }
 
@@ -145,17 +145,17 @@ fn credentials_are_shared_or_of_single_agents() {
 
 #[test]
 fn incomplete_credentials_are_reported() {
-    let told =
+    let reported =
         |auth: &str| problems(&format!("[identity]\nsource = 'broker'\n[mcp.servers.a]\nurl = 'https://h/'\n{auth}"));
-    insta::assert_snapshot!(told("auth = { type = 'bearer' }"), @"a.toml:5:8: `mcp.servers.a.auth`: `token` is missing; expected it here, or in `per_agent` for each agent");
-    insta::assert_snapshot!(told("auth = { type = 'basic', username = 'x' }"), @"a.toml:5:8: `mcp.servers.a.auth`: `password` is missing; expected it here, or in `per_agent` for each agent");
-    insta::assert_snapshot!(told("auth = { type = 'client_credentials', client_id = 'x' }"), @"a.toml:5:8: `mcp.servers.a.auth`: `token_url` is missing; expected a text");
-    insta::assert_snapshot!(told("auth = { type = 'client_credentials', token_url = 'x', client_id = 'x', client_secret = 'y' }"), @r#"a.toml:5:8: `mcp.servers.a.auth`: `token_url` is no URL (relative URL without a base); expected "https://host/path""#);
-    insta::assert_snapshot!(told("auth = { type = 'client_credentials', token_url = 'https://h/', client_id = 'x', client_secret = 'y', scopes = ['a b'] }"), @"a.toml:5:8: `mcp.servers.a.auth`: `scopes` has an entry that is no scope: expected words without spaces");
-    insta::assert_snapshot!(told("auth = { type = 'bearer', per_agent = { ana = { key = 'hunter2' } } }"), @"a.toml:5:8: `mcp.servers.a.auth`: expected `token` for `ana` in `per_agent`, as the `type` of this `auth` needs");
-    insta::assert_snapshot!(told("auth = { type = 'bearer', token = \"hunter2\\n\" }"), @"a.toml:5:8: `mcp.servers.a.auth`: has a credential with characters that no header can have");
-    insta::assert_snapshot!(told("auth = { type = 'api_key', header = 'a b', key = 'x' }"), @"a.toml:5:8: `mcp.servers.a.auth`: `header` is a name that no header can have");
-    insta::assert_snapshot!(told("auth = { type = 'bearer', token = 'x' }\nheaders = { Authorization = 'y' }"), @"a.toml:6:11: `mcp.servers.a.headers`: `headers` has `authorization`, which `auth` sets, too");
+    insta::assert_snapshot!(reported("auth = { type = 'bearer' }"), @"a.toml:5:8: `mcp.servers.a.auth`: `token` is missing; expected it here, or in `per_agent` for each agent");
+    insta::assert_snapshot!(reported("auth = { type = 'basic', username = 'x' }"), @"a.toml:5:8: `mcp.servers.a.auth`: `password` is missing; expected it here, or in `per_agent` for each agent");
+    insta::assert_snapshot!(reported("auth = { type = 'client_credentials', client_id = 'x' }"), @"a.toml:5:8: `mcp.servers.a.auth`: `token_url` is missing; expected a text");
+    insta::assert_snapshot!(reported("auth = { type = 'client_credentials', token_url = 'x', client_id = 'x', client_secret = 'y' }"), @r#"a.toml:5:8: `mcp.servers.a.auth`: `token_url` is no URL (relative URL without a base); expected "https://host/path""#);
+    insta::assert_snapshot!(reported("auth = { type = 'client_credentials', token_url = 'https://h/', client_id = 'x', client_secret = 'y', scopes = ['a b'] }"), @"a.toml:5:8: `mcp.servers.a.auth`: `scopes` has an entry that is no scope: expected words without spaces");
+    insta::assert_snapshot!(reported("auth = { type = 'bearer', per_agent = { ana = { key = 'hunter2' } } }"), @"a.toml:5:8: `mcp.servers.a.auth`: expected `token` for `ana` in `per_agent`, as the `type` of this `auth` needs");
+    insta::assert_snapshot!(reported("auth = { type = 'bearer', token = \"hunter2\\n\" }"), @"a.toml:5:8: `mcp.servers.a.auth`: has a credential with characters that no header can have");
+    insta::assert_snapshot!(reported("auth = { type = 'api_key', header = 'a b', key = 'x' }"), @"a.toml:5:8: `mcp.servers.a.auth`: `header` is a name that no header can have");
+    insta::assert_snapshot!(reported("auth = { type = 'bearer', token = 'x' }\nheaders = { Authorization = 'y' }"), @"a.toml:6:11: `mcp.servers.a.headers`: `headers` has `authorization`, which `auth` sets, too");
 }
 
 #[test]
@@ -224,8 +224,8 @@ fn queues_of_another_bridge_are_three_different_ones() {
 fn a_tool_set_is_backed_by_one_server_that_there_is() {
     let servers = "[mcp.servers.files]\ncommand = 'x'\n";
     let set = |name: &str, lines: &str| format!("[toolsets.{name}]\nkind = 'mcp'\n{lines}\n");
-    let told = |sets: &[String]| problems(&format!("{servers}{}", sets.concat()));
-    insta::assert_snapshot!(told(&[set("a", "server = 'file'"), set("b", ""), set("c", "server = 'files'"), set("d", "server = 'Files'"), set("e", "server = 'files'\nendpoints = ['x']")]), @r#"
+    let reported = |sets: &[String]| problems(&format!("{servers}{}", sets.concat()));
+    insta::assert_snapshot!(reported(&[set("a", "server = 'file'"), set("b", ""), set("c", "server = 'files'"), set("d", "server = 'Files'"), set("e", "server = 'files'\nendpoints = ['x']")]), @r#"
     a.toml:5:10: `toolsets.a.server`: there is no MCP server `file`; did you mean `files`? expected `files`
     a.toml:6:1: `toolsets.b`: `server` is missing; expected the name of an MCP server
     a.toml:14:10: `toolsets.d.server`: the MCP server `Files` belongs to the tool set `c` already
@@ -248,7 +248,7 @@ fn a_remote_tool_set_without_tools_has_a_topic_on_which_they_are_listed() {
     }
     let set = |topic: &str, more: &str| problems(&text(topic, more));
     let server = "server = 'files'\n";
-    let told = [
+    let reported = [
         (set("lab.calls", ""), "a.topic`: a daemon lists its tools for a topic that begins with `tool.invoke`"),
         (set("tool.invoke.mcp", ""), "a`: `server` is missing"),
         (set("tool.invoke.lab", server), "a.topic`: bridges take calls of MCP servers from `tool.invoke.mcp`"),
@@ -259,8 +259,8 @@ fn a_remote_tool_set_without_tools_has_a_topic_on_which_they_are_listed() {
         (set("script.invoke", &format!("{server}[script]")), "a.server`: not used with the topic `script.invoke`"),
         (set("script.invoke", "[script]"), "a.topic`: a daemon with a section `script` takes scripts from this topic"),
     ];
-    for (told, expected) in told {
-        assert!(told.contains(expected), "{expected}: {told}");
+    for (reported, expected) in reported {
+        assert!(reported.contains(expected), "{expected}: {reported}");
     }
 }
 
@@ -306,8 +306,11 @@ fn placeholders_stand_in_the_servers_of_sessions_alone() {
     insta::assert_snapshot!(problems(&format!("{server}{shared}")), @r#"a.toml:3:8: `mcp.servers.files.args`: `args` has `{agent}` or `{session}`, which have a value only in the server of a tool set of scope "session""#);
     assert!(load(&[&format!("{server}{shared}\nscope = 'session'")], &[], &[]).is_ok());
     for lines in ["env = { A = '{session}' }", "cwd = '{agent}'", "roots = ['/{session}']"] {
-        let told = problems(&format!("[mcp.servers.files]\ncommand = 'x'\n{lines}"));
-        assert!(told.contains("which have a value only in the server of a tool set of scope \"session\""), "{told}");
+        let reported = problems(&format!("[mcp.servers.files]\ncommand = 'x'\n{lines}"));
+        assert!(
+            reported.contains("which have a value only in the server of a tool set of scope \"session\""),
+            "{reported}"
+        );
     }
 }
 
@@ -412,8 +415,8 @@ fn no_problem_of_a_server_shows_a_secret() {
         "[mcp.servers.a]\nurl = 'http://h/'\nauth = 'hunter2'",
     ];
     for text in texts {
-        let told = problems(text);
-        assert!(!told.contains("hunter2"), "{text}\n{told}");
+        let reported = problems(text);
+        assert!(!reported.contains("hunter2"), "{text}\n{reported}");
     }
     let loaded = load(&[DESIGNED], &[("TOKEN", "hunter2")], &[]).unwrap();
     let shown =

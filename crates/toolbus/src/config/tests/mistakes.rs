@@ -159,9 +159,9 @@ fn parameters_must_be_a_json_schema_that_has_the_arguments_of_the_address() {
 
 #[test]
 fn an_argument_cannot_choose_the_host() {
-    let told = problems(&endpoint("").replace("http://host", "http://{host}"));
-    assert!(told.starts_with("a.toml:4:7: `rest.endpoints[0].url`: "), "{told}");
-    assert!(told.contains("not in the host"), "{told}");
+    let reported = problems(&endpoint("").replace("http://host", "http://{host}"));
+    assert!(reported.starts_with("a.toml:4:7: `rest.endpoints[0].url`: "), "{reported}");
+    assert!(reported.contains("not in the host"), "{reported}");
 }
 
 #[test]
@@ -229,8 +229,8 @@ fn all_mistakes_of_all_layers_are_reported_at_once() {
     let first = "[bus]\nulr = 'x'\nqueue_type = 5\n[invoke]\ndefault_timeout = '90s'\nmax_timeout = '60s'\n";
     let second = "[http]\nlisten = 'x'\n[tools]\nrequired = ['ecko']\n";
     let environment = [("TOOLBUS__INVOKE__MAX_BODY", "huge"), ("TOOLBUS__INVOKE__MAX_BDY", "1MiB")];
-    let told = load(&[first, second], &environment, &[("bus.name", "")]).unwrap_err();
-    insta::assert_snapshot!(told, @r#"
+    let reported = load(&[first, second], &environment, &[("bus.name", "")]).unwrap_err();
+    insta::assert_snapshot!(reported, @r#"
     environment TOOLBUS__INVOKE__MAX_BDY: `invoke.max_bdy`: unknown key in `invoke`; did you mean `max_body`? expected one of `default_reply_topic`, `default_timeout`, `drain_timeout`, `max_body`, `max_in_flight`, `max_timeout`, `max_waiting`, `topics`
     a.toml:2:1: `bus.ulr`: unknown key; did you mean `url`? expected one of `compat_queues`, `consumer_timeout`, `dead_letter_exchange`, `exchange`, `host`, `name`, `password`, `port`, `queue_prefix`, `queue_type`, `reply_topics`, `tls`, `url`, `user`, `vhost`
     a.toml:3:14: `bus.queue_type`: found a number; expected one of "quorum", "classic"
@@ -270,7 +270,7 @@ fn room_for_large_results_has_room_for_one() {
         ("max_size = '64MiB'\nmax_total_size = '32MiB'", "max_size (64MiB) is larger than max_total_size (32MiB)"),
         ("max_size = '600MiB'\nmax_total_size = '1GiB'", "a result has at most 512MiB, not 600MiB"),
     ] {
-        let told = problems(&format!("[results]\n{text}"));
-        assert!(told.contains(expected), "{told}");
+        let reported = problems(&format!("[results]\n{text}"));
+        assert!(reported.contains(expected), "{reported}");
     }
 }

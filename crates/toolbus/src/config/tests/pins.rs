@@ -59,8 +59,8 @@ fn an_invalid_pin_is_reported_with_the_expected_values() {
     insta::assert_snapshot!(problems("[mcp.servers.a]\ncommand = 'x'\npin = 'yes'\n"), @r#"a.toml:3:7: `mcp.servers.a.pin`: "yes" is not known; expected true, false or "strict""#);
     insta::assert_snapshot!(problems("[pins]\nsources = { rest = 1 }\n"), @r#"a.toml:2:20: `pins.sources.rest`: found a number; expected true, false or "strict""#);
     let json = r#"{"mcpServers": {"a": {"command": "x", "pin": "yes"}}}"#;
-    let told = with_servers(json, "").warnings.join("\n");
-    assert!(told.ends_with(r#"`a` is left out: `pin`: expected true, false or "strict""#), "{told}");
+    let reported = with_servers(json, "").warnings.join("\n");
+    assert!(reported.ends_with(r#"`a` is left out: `pin`: expected true, false or "strict""#), "{reported}");
 }
 
 #[test]
@@ -87,9 +87,9 @@ fn a_server_that_stays_as_it_was_for_a_mistake_stays_pinned() {
 fn pins_that_would_be_forgotten_by_accident_are_a_mistake() {
     let pinned = [("pins.sources.rest", "true")];
     for files in [&[][..], &["[daemon]\n"]] {
-        let told = load(files, &[], &pinned).unwrap_err();
+        let reported = load(files, &[], &pinned).unwrap_err();
         insta::allow_duplicates! {
-            insta::assert_snapshot!(told, @r#"configuration: `pins.file`: is missing, and the daemon keeps no state beside which pins could be; expected the path of a file that it may write, a store.url such as "sqlite:/var/lib/toolbus/toolbus.db", the variable STATE_DIRECTORY, or "none" to forget pins with the process"#);
+            insta::assert_snapshot!(reported, @r#"configuration: `pins.file`: is missing, and the daemon keeps no state beside which pins could be; expected the path of a file that it may write, a store.url such as "sqlite:/var/lib/toolbus/toolbus.db", the variable STATE_DIRECTORY, or "none" to forget pins with the process"#);
         }
     }
     for file in ["none", "/tmp/p.json"] {

@@ -189,12 +189,12 @@ fn rules_for_agents_need_agents_that_are_recognised() {
         "[[rest.endpoints]]\nname = 'x'\ndescription = 'x'\nurl = 'https://h/'\nauth = { type = 'bearer', per_agent = { ana = { token = 't' } } }",
         "[rest.openapi.x]\nurl = 'https://h/'\nauth = { a = { key = 'k' }, b = { per_agent = { ana = { token = 't' } } } }",
     ] {
-        let told = problems(rule);
+        let reported = problems(rule);
         assert!(
-            told.contains("identity.source = \"broker\"") && told.contains("identity.trust_headers = true"),
+            reported.contains("identity.source = \"broker\"") && reported.contains("identity.trust_headers = true"),
             "{rule}"
         );
-        assert_eq!(told.lines().count(), 1, "{told}");
+        assert_eq!(reported.lines().count(), 1, "{reported}");
         for way_out in [("identity.source", "broker"), ("identity.trust_headers", "true"), ("identity.agent", "ana")] {
             assert!(load(&[rule], &[], &[way_out]).is_ok(), "{rule} {way_out:?}");
         }

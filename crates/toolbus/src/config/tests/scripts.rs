@@ -50,17 +50,17 @@ fn an_unknown_runner_is_reported() {
 #[test]
 fn pods_have_a_namespace_and_an_image_and_install_nothing() {
     let lines = "runner = 'kubernetes'\npackages = { allow = ['numpy'] }\n[script.kubernetes]\nnamespace = 'Scripts_'\nimage = 'python 3'";
-    let told = problems(&format!("[script]\n{lines}"));
-    let told: Vec<&str> = told.lines().filter(|line| !line.contains("built without")).collect();
-    insta::assert_snapshot!(told.join("\n"), @r#"
+    let reported = problems(&format!("[script]\n{lines}"));
+    let reported: Vec<&str> = reported.lines().filter(|line| !line.contains("built without")).collect();
+    insta::assert_snapshot!(reported.join("\n"), @r#"
     a.toml:3:22: `script.packages.allow`: nothing is installed in pods; have the packages in `script.kubernetes.image`, and leave this out
     a.toml:5:13: `script.kubernetes.namespace`: no name of a namespace; expected lower-case letters, digits and `-` within, such as "rockbot-scripts"
     a.toml:6:9: `script.kubernetes.image`: no name of an image; expected one such as "python:3.12-slim", or "registry/name@sha256:…"
     "#);
     let pool = "[script]\nrunner = 'kubernetes'\n[script.kubernetes]\nimage = 'python'\nwarm_pool = 'Python_'";
-    let told = problems(pool);
-    let told: Vec<&str> = told.lines().filter(|line| !line.contains("built without")).collect();
-    insta::assert_snapshot!(told.join("\n"), @r#"
+    let reported = problems(pool);
+    let reported: Vec<&str> = reported.lines().filter(|line| !line.contains("built without")).collect();
+    insta::assert_snapshot!(reported.join("\n"), @r#"
     a.toml:4:9: `script.kubernetes.image`: has no effect with `warm_pool`, whose SandboxTemplate names the image; leave it out
     a.toml:5:13: `script.kubernetes.warm_pool`: no name of a SandboxWarmPool; expected lower-case letters, digits, `-` and `.`, such as "python"
     "#);
@@ -146,8 +146,8 @@ fn packages_must_be_names_and_come_from_an_address() {
     a.toml:2:93: `script.packages.allow[5]`: `` is empty; give the name of a package
     "#);
     insta::assert_snapshot!(problems("[script.packages]\nallow = ['numpy', 'NumPy>=2']"), @"a.toml:2:19: `script.packages.allow[1]`: `numpy` is listed twice");
-    let told = problems("[script.packages]\nindex_url = 'ana:hunter2@host/simple'\nmax_size = '8GiB'");
-    insta::assert_snapshot!(told, @r#"
+    let reported = problems("[script.packages]\nindex_url = 'ana:hunter2@host/simple'\nmax_size = '8GiB'");
+    insta::assert_snapshot!(reported, @r#"
     a.toml:2:13: `script.packages.index_url`: no address of an index; expected "https://host/simple", or "file:///folder" for one of wheels; percent-encode `/`, `#`, `?`, `@` and `%` in user and password
     a.toml:3:12: `script.packages.max_size`: max_cache (4GiB) has no room for the packages of one script, max_size (8GiB)
     "#);
@@ -155,8 +155,8 @@ fn packages_must_be_names_and_come_from_an_address() {
         load(&[&format!("[script.packages]\nindex_url = '{folder}'")], &[], &[]).unwrap();
     }
     for no_folder in ["file:///", "file://host/wheels", "/srv/wheels", "https://ana:12#x@host/simple"] {
-        let told = problems(&format!("[script.packages]\nindex_url = '{no_folder}'"));
-        assert!(told.contains("no address of an index"), "{no_folder}: {told}");
+        let reported = problems(&format!("[script.packages]\nindex_url = '{no_folder}'"));
+        assert!(reported.contains("no address of an index"), "{no_folder}: {reported}");
     }
     insta::assert_snapshot!(warnings("[script.packages]\nallow = ['*']"), @"script.packages.allow: lets scripts have any package that there is");
     let index = "[script.packages]\nindex_url = { env = 'INDEX' }";

@@ -48,8 +48,8 @@ fn the_addresses_of_broker_and_store_are_taken_from_where_secrets_are() {
     a.toml:2:7: `bus.url`: the environment variable `BUS` is not set, or is empty; set it, or name another source of this secret
     a.toml:4:7: `store.url`: the environment variable `STORE` is not set, or is empty; set it, or name another source of this secret
     ");
-    let told = load(&[text], &[("BUS", "hunter2"), ("STORE", "hunter2:x")], &[]).unwrap_err();
-    insta::assert_snapshot!(told, @r#"
+    let reported = load(&[text], &[("BUS", "hunter2"), ("STORE", "hunter2:x")], &[]).unwrap_err();
+    insta::assert_snapshot!(reported, @r#"
     a.toml:2:7: `bus.url`: not a URL; expected "amqp://user:password@host:5672/%2f", "amqps://…" or "embedded"
     a.toml:4:7: `store.url`: no such store; expected "memory:", "sqlite:PATH", "redis://…" or "rediss://…"
     "#);
@@ -104,12 +104,12 @@ fn a_command_needs_the_secrets_of_its_sections_alone() {
     };
     let loaded = Config::load_for(&sources(&[("BUS", "amqp://broker")]), &["bus"]).unwrap();
     assert_eq!(loaded.config.bus.url.to_string(), "amqp://broker");
-    let told = Config::load_for(&sources(&[]), &["bus"]).unwrap_err().to_string();
-    assert!(told.contains("`BUS`") && told.lines().count() == 1, "{told}");
+    let reported = Config::load_for(&sources(&[]), &["bus"]).unwrap_err().to_string();
+    assert!(reported.contains("`BUS`") && reported.lines().count() == 1, "{reported}");
     assert!(Config::load_for(&sources(&[]), &[]).is_ok());
     // What is wrong with a secret that is there is told all the same.
-    let told = Config::load_for(&sources(&[("ADMIN", "short")]), &[]).unwrap_err().to_string();
-    assert!(told.contains("admin_token") && told.lines().count() == 1, "{told}");
+    let reported = Config::load_for(&sources(&[("ADMIN", "short")]), &[]).unwrap_err().to_string();
+    assert!(reported.contains("admin_token") && reported.lines().count() == 1, "{reported}");
     assert_eq!(Config::load(&sources(&[])).unwrap_err().0.len(), 4);
 }
 
@@ -201,12 +201,12 @@ fn no_problem_shows_a_secret() {
         "[bus]\nurl = 'amqp://ana:hunter2@host'\nurl = 'amqp://ana:hunter2@host'".to_owned(),
     ];
     for text in texts {
-        let told = problems(&text);
-        assert!(!told.contains(SECRET), "{text}\n{told}");
+        let reported = problems(&text);
+        assert!(!reported.contains(SECRET), "{text}\n{reported}");
     }
     let environment = [("TOOLBUS__BUS__URL", "hunter2"), ("TOOLBUS__BUS__PASSWORD", "hunter2")];
-    let told = load(&[], &environment, &[("bus.pasword", "hunter2"), ("bus.tls", "hunter2")]).unwrap_err();
-    assert!(!told.contains(SECRET), "{told}");
+    let reported = load(&[], &environment, &[("bus.pasword", "hunter2"), ("bus.tls", "hunter2")]).unwrap_err();
+    assert!(!reported.contains(SECRET), "{reported}");
 }
 
 #[test]

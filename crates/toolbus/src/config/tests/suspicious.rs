@@ -185,20 +185,20 @@ fn agents_without_user_id_are_reported_where_the_broker_identifies_callers() {
 #[test]
 fn tools_with_side_effects_are_reported_if_a_crash_forgets_their_calls() {
     const AMQP: &str = "[bus]\nurl = 'amqp://h'\n";
-    let told = |text: &str| {
+    let reported = |text: &str| {
         let all = load(&[text], &[], &[]).unwrap().warnings;
         all.into_iter().filter(|warning| warning.starts_with("store.url")).collect::<Vec<_>>().join("\n")
     };
     let endpoint = |more: &str| {
         format!("[[rest.endpoints]]\nname = 'pay'\ndescription = 'Pays'\nurl = 'https://host/pay'\n{more}\n")
     };
-    insta::assert_snapshot!(told(&format!("{AMQP}{}", endpoint("method = 'POST'"))), @r#"store.url: is not set, and there is no folder for state: after a crash calls of `pay` may run twice; write "sqlite:toolbus.db", or "redis://…" if there are several daemons"#);
+    insta::assert_snapshot!(reported(&format!("{AMQP}{}", endpoint("method = 'POST'"))), @r#"store.url: is not set, and there is no folder for state: after a crash calls of `pay` may run twice; write "sqlite:toolbus.db", or "redis://…" if there are several daemons"#);
     let in_memory = format!("{AMQP}{}[store]\nurl = 'memory:'", endpoint("method = 'POST'"));
-    insta::assert_snapshot!(told(&in_memory), @r#"store.url: "memory:" forgets which calls had begun: after a crash calls of `pay` may run twice; write "sqlite:toolbus.db", or "redis://…" if there are several daemons"#);
+    insta::assert_snapshot!(reported(&in_memory), @r#"store.url: "memory:" forgets which calls had begun: after a crash calls of `pay` may run twice; write "sqlite:toolbus.db", or "redis://…" if there are several daemons"#);
     let command = "[[commands]]\nname = 'day'\ndescription = 'Day'\ncommand = ['date']\nsandbox = false\n";
-    assert!(told(&format!("{AMQP}{command}")).contains("`day`"));
-    assert!(told(&format!("{AMQP}[mcp.register]\nenabled = true")).contains("tools of MCP servers"));
-    assert!(told(&format!("{AMQP}[script]")).contains("`execute_python_script`"));
+    assert!(reported(&format!("{AMQP}{command}")).contains("`day`"));
+    assert!(reported(&format!("{AMQP}[mcp.register]\nenabled = true")).contains("tools of MCP servers"));
+    assert!(reported(&format!("{AMQP}[script]")).contains("`execute_python_script`"));
     for silent in [
         AMQP.to_owned(),
         format!("{AMQP}{}", endpoint("")),
@@ -206,7 +206,7 @@ fn tools_with_side_effects_are_reported_if_a_crash_forgets_their_calls() {
         format!("{AMQP}{}[store]\nurl = 'sqlite:x.db'", endpoint("method = 'POST'")),
         endpoint("method = 'POST'"),
     ] {
-        assert_eq!(told(&silent), "", "{silent}");
+        assert_eq!(reported(&silent), "", "{silent}");
     }
 }
 

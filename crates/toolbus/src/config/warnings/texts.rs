@@ -52,8 +52,8 @@ fn suspects(config: &Config, scanner: &Scanner) -> Vec<String> {
             ..ToolDescriptor::new(tool.name, "configuration", "local")
         };
         let found = scanner.tool(&descriptor, &text::unseen(tool.description));
-        let told = |suspicion: &toolbus_core::tool::Suspicion| format!("{}: suspect: {suspicion}", tool.location);
-        found.iter().map(told).collect::<Vec<_>>()
+        let line = |suspicion: &toolbus_core::tool::Suspicion| format!("{}: suspect: {suspicion}", tool.location);
+        found.iter().map(line).collect::<Vec<_>>()
     };
     written(config).flat_map(of_tool).collect()
 }

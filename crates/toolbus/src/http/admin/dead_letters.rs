@@ -163,14 +163,14 @@ impl Admin {
     pub(in crate::http) async fn letters(&self, query: LetterQuery) -> Result<Arc<LettersFound>, ApiError> {
         let letters = self.dead_letters.as_ref().ok_or_else(embedded)?;
         let config = Arc::clone(&letters.config.borrow());
-        let (asked, meant) = (Clock::SYSTEM.now(), query.clone());
+        let (requested, meant) = (Clock::SYSTEM.now(), query.clone());
         let reading = async move {
             let broker = connect(&config).await?;
-            let found = read(&broker, &config, &meant, asked + READ_TIME).await;
+            let found = read(&broker, &config, &meant, requested + READ_TIME).await;
             broker.close().await;
             found.map_err(refused)
         };
-        letters.read(query, asked, reading).await
+        letters.read(query, requested, reading).await
     }
 
     /// Replays or drops the letters of a queue, or of all queues, whose contents have these names. Each letter that
@@ -211,22 +211,22 @@ impl DeadLetterAdmin {
     }
 
     /// Reads once it is its turn, unless another request that meant the same has read meanwhile: that began after this one
-    /// was `asked`.
+    /// was `requested`.
     async fn read(
         &self,
         query: LetterQuery,
-        asked: Instant,
+        requested: Instant,
         reading: impl Future<Output = Result<LettersFound, ApiError>> + Send + 'static,
     ) -> Result<Arc<LettersFound>, ApiError> {
         let last = Arc::clone(&self.last);
         let sharing = async move {
             let began = Clock::SYSTEM.now();
-            let is_same = |reading: &&Reading| reading.query == query && reading.began >= asked;
+            let is_same = |reading: &&Reading| reading.query == query && reading.began >= requested;
             let shared = last.lock().as_ref().filter(is_same).map(|reading| Arc::clone(&reading.found));
             if let Some(found) = shared {
                 return Ok(found);
             }
-            if began >= asked + READ_TIME {
+            if began >= requested + READ_TIME {
                 return Err(ApiError::unavailable("others read the dead letters now; try again in a moment"));
             }
             let found = Arc::new(reading.await?);
@@ -377,10 +377,10 @@ mod tests {
     async fn requests_that_wait_for_the_same_letters_share_what_is_read_and_a_later_one_reads_anew() {
         let letters = DeadLetterAdmin::new(watch::Sender::default().subscribe());
         let (reads, now) = (Arc::new(AtomicUsize::new(0)), Clock::SYSTEM.now());
-        let read = |reason: &str, asked| {
+        let read = |reason: &str, requested| {
             let reads = Arc::clone(&reads);
             let query = LetterQuery { reason: reason.to_owned(), ..LetterQuery::default() };
-            letters.read(query, asked, async move {
+            letters.read(query, requested, async move {
                 reads.fetch_add(1, Ordering::Relaxed);
                 Ok(LettersFound { letters: Vec::new(), is_whole: true })
             })

@@ -312,8 +312,8 @@ mod tests {
             let queue = Some("invoke".to_owned());
             CallTrace { queue, earlier_deliveries, redelivered, ..CallTrace::default() }.attempt()
         };
-        let told = [attempt(0, false), attempt(0, true), attempt(2, true)].map(Option::unwrap);
-        assert_eq!(told, ["first", "a later one", "number 3"]);
+        let attempts = [attempt(0, false), attempt(0, true), attempt(2, true)].map(Option::unwrap);
+        assert_eq!(attempts, ["first", "a later one", "number 3"]);
         assert_eq!(CallTrace::default().attempt(), None, "no message brought it");
     }
 

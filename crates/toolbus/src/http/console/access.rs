@@ -162,8 +162,8 @@ pub(super) async fn enter(State(access): State<Arc<Access>>, request: Request, n
         return (StatusCode::FORBIDDEN, OTHER_PAGE).into_response();
     }
     if !visitor.may_act {
-        let told = "This needs a session that was opened with http.admin_token: the other token lets read alone.\n";
-        return (StatusCode::FORBIDDEN, told).into_response();
+        let refusal = "This needs a session that was opened with http.admin_token: the other token lets read alone.\n";
+        return (StatusCode::FORBIDDEN, refusal).into_response();
     }
     let Ok(body) = to_bytes(body, MAX_FORM).await else {
         return (StatusCode::PAYLOAD_TOO_LARGE, "The form is larger than 1 MiB.\n").into_response();

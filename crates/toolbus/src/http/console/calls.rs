@@ -195,8 +195,8 @@ pub(super) async fn one(
     // Callers choose ids: one that a later call repeats leads to the call that the lists mean by it.
     found.sort_by_key(|call| id_of(call) != id);
     let Some((call, others)) = found.split_first() else {
-        let told = "No call of the last thousand has this id. The daemon keeps those since its start alone.";
-        return pages.refusal(StatusCode::NOT_FOUND, told);
+        let absence = "No call of the last thousand has this id. The daemon keeps those since its start alone.";
+        return pages.refusal(StatusCode::NOT_FOUND, absence);
     };
     let fact = |name: &str, value: Option<Markup>| {
         html! { @if let Some(value) = value { dt { (name) } dd { (value) } } }

@@ -178,9 +178,9 @@ pub(super) async fn check(pages: PageWriter, connection: Option<Extension<Arc<Co
                     } } }
                 }
             }
-            Ok((different, access, told)) => {
+            Ok((different, access, notes)) => {
                 p { (Status::Ok.mark()) " No mistake was found." }
-                (warnings(&pages, told))
+                (warnings(&pages, notes))
                 h2 { "Different from what is in force" }
                 (differing(&pages, different))
                 h2 { "Who would gain or lose tools" }

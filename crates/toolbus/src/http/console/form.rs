@@ -119,18 +119,18 @@ fn with_earlier(pages: &PageWriter, tool: &ToolDescriptor, draft: &Fields) -> (F
             (draft.clone(), Some("The arguments of that call are too long: only their beginning was kept."))
         }
         Some(Some(payload)) => {
-            let told = match payload.text.contains(REDACTED) {
+            let note = match payload.text.contains(REDACTED) {
                 true => "The arguments are those of that call, but for secrets, which were removed.",
                 false => "The arguments are those of that call.",
             };
-            (draft.under([("json", &*payload.text), ("form", "json")]), Some(told))
+            (draft.under([("json", &*payload.text), ("form", "json")]), Some(note))
         }
     }
 }
 
 /// The form, filled in as `draft` has it.
 pub(super) fn call(pages: &PageWriter, tool: &ToolDescriptor, draft: &Fields) -> Markup {
-    let (draft, told) = with_earlier(pages, tool, draft);
+    let (draft, note) = with_earlier(pages, tool, draft);
     let draft = &draft;
     let arguments = arguments_of(tool);
     let json = match draft.get("json") {
@@ -141,7 +141,7 @@ pub(super) fn call(pages: &PageWriter, tool: &ToolDescriptor, draft: &Fields) ->
     html! {
         @if pages.visitor.may_act {
             h2 #call { "Call it" }
-            @if let Some(told) = told { p.hint { (told) } }
+            @if let Some(note) = note { p.hint { (note) } }
             form.call method="post" action=(format!("{PATH}{}/call", tool_path(&tool.name))) {
                 (pages.proof())
                 (pages.agent_names())

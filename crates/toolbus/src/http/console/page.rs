@@ -17,7 +17,7 @@ use toolbus_store::StoreUrl;
 use super::access::{Fields, PROOF, Visitor};
 use super::{Console, PATH};
 use crate::http::admin::view::ApiError;
-use crate::http::admin::{Actor, Admin, EVERYBODY};
+use crate::http::admin::{Actor, Admin, DEFAULT_AGENT};
 
 /// Longest text of others in a cell, in characters; the rest is shown when it is pointed at.
 const MAX_CELL: usize = 120;
@@ -150,7 +150,7 @@ impl PageWriter {
         let names = self.admin().gates.policy().agents();
         html! {
             datalist #agents {
-                option value=(EVERYBODY) { "callers without a section" }
+                option value=(DEFAULT_AGENT) { "callers without a section" }
                 @for name in names.iter().take(MAX_SUGGESTED) { option value=(name.as_str()) {} }
             }
         }
@@ -224,8 +224,8 @@ impl PageWriter {
     }
 
     /// A page of a view that has nothing without a section of the configuration.
-    pub(super) fn off(&self, path: &str, title: &str, told: &str, section: &str) -> Response {
-        self.page(path, title, false, &is_off(told, section))
+    pub(super) fn off(&self, path: &str, title: &str, what: &str, section: &str) -> Response {
+        self.page(path, title, false, &is_off(what, section))
     }
 
     /// A page that says why there is nothing to see.
@@ -263,10 +263,10 @@ impl PageWriter {
 }
 
 /// Says that there is nothing without a section of the configuration.
-pub(super) fn is_off(told: &str, section: &str) -> Markup {
+pub(super) fn is_off(what: &str, section: &str) -> Markup {
     html! {
         p.empty {
-            (told) ": the configuration has no section " code { "[" (section) "]" } ", which turns this on with a restart."
+            (what) ": the configuration has no section " code { "[" (section) "]" } ", which turns this on with a restart."
         }
     }
 }

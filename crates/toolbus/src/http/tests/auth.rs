@@ -71,7 +71,7 @@ impl Fixture {
         let stop = CancellationToken::new();
         let config = Config { http: config(lines), ..Config::default() };
         let auth = HttpAuth::new(&config, Arc::clone(&audit) as Arc<dyn Audit>, stop);
-        let say = async |Extension(principal): Extension<Principal>, body: axum::body::Bytes| {
+        let describe = async |Extension(principal): Extension<Principal>, body: axum::body::Bytes| {
             let who = principal.agent.map_or("anybody".to_owned(), |agent| agent.to_string());
             format!("{who} {}", body.len())
         };
@@ -79,7 +79,7 @@ impl Fixture {
         let health = Health::new(sources(state, Registry::new()));
         let first = || futures_util::stream::iter([Ok::<_, Infallible>("x")]);
         let quiet = async move || Body::from_stream(first().chain(futures_util::stream::pending()));
-        let mcp = Router::new().route("/", any(say)).route("/stream", any(quiet));
+        let mcp = Router::new().route("/", any(describe)).route("/stream", any(quiet));
         let state = HttpState { auth: Arc::clone(&auth), mcp, ..http_state(Arc::new(health)) };
         Self { server: Server::start(listeners::router(state)), auth, audit }
     }
@@ -175,8 +175,8 @@ async fn a_flood_of_wrong_tokens_holds_no_right_one_up_and_leaves_few_records() 
     }
     assert_eq!(Clock::SYSTEM.since(started), Duration::ZERO);
     let mut codes = [0, 0];
-    for answered in flood {
-        match answered.await.unwrap() {
+    for attempt in flood {
+        match attempt.await.unwrap() {
             401 => codes[0] += 1,
             429 => codes[1] += 1,
             other => panic!("{other}"),
@@ -296,9 +296,9 @@ async fn other_hosts_and_pages_are_refused() {
 #[tokio::test(start_paused = true)]
 async fn a_preflight_response_states_what_an_allowed_page_may_send_and_read() {
     let fixture = Fixture::new("");
-    let asking = ["Origin: http://localhost:6274", "Access-Control-Request-Method: POST"];
+    let preflight = ["Origin: http://localhost:6274", "Access-Control-Request-Method: POST"];
     let wanted = "Access-Control-Request-Headers: authorization,mcp-protocol-version";
-    let response = fixture.ask("OPTIONS /mcp", &[asking[0], asking[1], wanted], "").await;
+    let response = fixture.ask("OPTIONS /mcp", &[preflight[0], preflight[1], wanted], "").await;
     assert_eq!(response.code, 204);
     for line in [
         "access-control-allow-origin: http://localhost:6274\r\n",
@@ -308,12 +308,12 @@ async fn a_preflight_response_states_what_an_allowed_page_may_send_and_read() {
     ] {
         assert!(response.head.contains(line), "{line}: {}", response.head);
     }
-    for head in [&[asking[0], &token()][..], &[asking[0]]] {
+    for head in [&[preflight[0], &token()][..], &[preflight[0]]] {
         let response = fixture.with(head).await;
         assert!(response.head.contains("access-control-allow-origin: http://localhost:6274\r\n"), "{response:?}");
         assert!(response.head.contains("access-control-expose-headers: mcp-session-id"), "{response:?}");
     }
-    let response = fixture.ask("OPTIONS /mcp", &["Origin: http://evil.example", asking[1]], "").await;
+    let response = fixture.ask("OPTIONS /mcp", &["Origin: http://evil.example", preflight[1]], "").await;
     assert!(response.code == 403 && !response.head.contains("access-control"), "{response:?}");
     let response = fixture.with(&[&token()]).await;
     assert!(!response.head.contains("access-control"), "{response:?}");

@@ -218,11 +218,11 @@ async fn a_request_waits_while_every_slot_is_taken_by_another() {
     // Whoever is answered would stay for its next request, were there nobody else.
     assert_eq!(last.body().await, quick());
     assert_eq!(Clock::SYSTEM.since(started).as_secs(), REQUEST_TIME.as_secs() / 2);
-    let mut answered = 0;
+    let mut served = 0;
     for client in &mut busy {
-        answered += usize::from(client.response().await.code == 200);
+        served += usize::from(client.response().await.code == 200);
     }
-    assert_eq!(answered, 1);
+    assert_eq!(served, 1);
 }
 
 #[tokio::test(start_paused = true)]
@@ -237,7 +237,7 @@ async fn known_connections_take_no_slot_of_anonymous_ones() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_token_leaves_places_to_every_other() {
+async fn one_token_leaves_slots_to_every_other() {
     let fixture = Fixture::new();
     // As many as it is given, until there is no more for it.
     let streams = async |token: u64| {

@@ -49,8 +49,8 @@ async fn the_token_of_readers_lets_read_and_do_nothing() {
         "POST /v1/explain HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {READ_TOKEN}\r\nContent-Length: {}\r\n\r\n{question}",
         question.len()
     );
-    let told = fixture.over_tcp(&explain).await;
-    assert!(told.starts_with("HTTP/1.1 200 ") && told.contains("\"steps\""), "{told}");
+    let refusals = fixture.over_tcp(&explain).await;
+    assert!(refusals.starts_with("HTTP/1.1 200 ") && refusals.contains("\"steps\""), "{refusals}");
 }
 
 #[tokio::test]
@@ -60,9 +60,9 @@ async fn a_wrong_token_waits_for_its_refusal_and_holds_up_no_right_one() {
     let (wrong, right) = (fixture.http("s3cret"), fixture.http(TOKEN));
     let wrong = async { (wrong.ask::<Value>(Method::GET, "/v1/agents").await, Clock::SYSTEM.since(started)) };
     let right = async { (right.ask::<Value>(Method::GET, "/v1/agents").await, Clock::SYSTEM.since(started)) };
-    let ((refused, late), (answered, soon)) = tokio::join!(wrong, right);
+    let ((refused, late), (accepted, soon)) = tokio::join!(wrong, right);
     assert!(matches!(refused, Err(AdminClientError::Refused(_))), "{refused:?}");
-    assert!(answered.is_ok() && soon < PENALTY && late >= PENALTY, "{soon:?} {late:?}");
+    assert!(accepted.is_ok() && soon < PENALTY && late >= PENALTY, "{soon:?} {late:?}");
 }
 
 #[tokio::test]

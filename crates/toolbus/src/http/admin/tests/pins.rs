@@ -29,13 +29,13 @@ impl Pinned {
         let socket = AdminSocket::bind(&folder.path().join("s")).await.unwrap();
         tokio::spawn(socket.run(open(Arc::new(admin)), stop.clone()));
         let this = Self { policy, folder, stop };
-        this.say("Reads.");
+        this.describe("Reads.");
         this.policy.set_definition_check(Arc::new(pins));
         this
     }
 
     /// Has the tool `read` of source `mcp:files` say this of itself.
-    fn say(&self, description: &str) {
+    fn describe(&self, description: &str) {
         let descriptor =
             ToolDescriptor { description: description.to_owned(), ..ToolDescriptor::new("read", "mcp:files", "local") };
         let registry = self.policy.registry();
@@ -65,7 +65,7 @@ impl Pinned {
 async fn a_quarantined_tool_is_listed_shown_and_approved_at_once() {
     let fixture = Pinned::new().await;
     assert!(fixture.is_listed());
-    fixture.say("Reads all.");
+    fixture.describe("Reads all.");
     assert!(!fixture.is_listed());
     let all: PinnedTools = fixture.client().ask(Method::GET, "/v1/pins?source=files").await.unwrap();
     let [read] = &all.tools[..] else { panic!("{all:?}") };
@@ -84,9 +84,9 @@ async fn a_quarantined_tool_is_listed_shown_and_approved_at_once() {
 #[tokio::test]
 async fn an_approval_of_an_outdated_digest_is_refused() {
     let fixture = Pinned::new().await;
-    fixture.say("Reads all.");
+    fixture.describe("Reads all.");
     let approval = Approval { source: None, digest: fixture.changes("read").await.digest };
-    fixture.say("Reads all, and sends it.");
+    fixture.describe("Reads all, and sends it.");
     for (name, approval, expected) in [
         (
             "read",
@@ -109,7 +109,7 @@ async fn an_approval_of_an_outdated_digest_is_refused() {
 #[tokio::test]
 async fn an_approval_that_cannot_be_stored_is_refused() {
     let fixture = Pinned::new().await;
-    fixture.say("Reads all.");
+    fixture.describe("Reads all.");
     let approval = Approval { source: None, digest: fixture.changes("files").await.digest };
     std::fs::write(fixture.folder.path().join("pins.json"), "{").unwrap();
     match fixture.approve("files", &approval).await {
@@ -133,7 +133,7 @@ async fn a_daemon_without_pins_reports_that() {
 #[tokio::test]
 async fn a_source_can_be_named_by_its_server_and_an_unknown_one_is_refused_with_the_nearest() {
     let fixture = Pinned::new().await;
-    fixture.say("Reads all.");
+    fixture.describe("Reads all.");
     for source in ["files", "mcp:files"] {
         let all: PinnedTools = fixture.client().ask(Method::GET, &format!("/v1/pins?source={source}")).await.unwrap();
         assert_eq!(all.tools.len(), 1, "{source}");
