@@ -338,14 +338,14 @@ fn a_daemon_is_queried_over_http_with_its_token() {
     let mut child = started(toolbus(folder.path(), &["serve"]));
     assert!(!folder.path().join("toolbus.sock").exists());
     let url = format!("http://{port}");
-    let ask = |more: &[&str], environment: &[(&str, &str)]| {
+    let query = |more: &[&str], environment: &[(&str, &str)]| {
         run(folder.path(), &[&["agents", "--daemon", &url], more].concat(), environment)
     };
     let reported = [
-        ask(&["--admin-token-file", "token"], &[]),
-        ask(&[], &[("TOOLBUS_ADMIN_TOKEN", "s3cret-of-the-operator")]),
-        ask(&[], &[("TOOLBUS_ADMIN_TOKEN", "wrong")]),
-        ask(&[], &[]),
+        query(&["--admin-token-file", "token"], &[]),
+        query(&[], &[("TOOLBUS_ADMIN_TOKEN", "s3cret-of-the-operator")]),
+        query(&[], &[("TOOLBUS_ADMIN_TOKEN", "wrong")]),
+        query(&[], &[]),
     ];
     child.kill().unwrap();
     child.wait().unwrap();

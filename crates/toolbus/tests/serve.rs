@@ -163,14 +163,14 @@ fn a_daemon_runs_and_reloads_the_same_from_each_format() {
         let configuration = ["--config", file.to_str().unwrap(), "--set", &socket];
         let mut served = Served::start(&configuration);
         served.read_until("the bus is embedded");
-        let ask = |arguments: &[&str]| {
+        let query = |arguments: &[&str]| {
             let mut command = Command::new(env!("CARGO_BIN_EXE_toolbus"));
             let output =
                 command.args(arguments).args(configuration).args(["--output", "json"]).env_clear().output().unwrap();
             assert!(output.status.success(), "{name}: {}", String::from_utf8_lossy(&output.stderr));
             String::from_utf8(output.stdout).unwrap()
         };
-        let outputs = [ask(&["tools"]), ask(&["agents", "ana"])];
+        let outputs = [query(&["tools"]), query(&["agents", "ana"])];
         assert!(outputs.iter().all(|output| output.contains("echo")), "{outputs:?}");
         std::fs::write(&file, text.replacen("5s", "6s", 1)).unwrap();
         served.signal("HUP");

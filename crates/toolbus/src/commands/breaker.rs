@@ -44,12 +44,12 @@ pub async fn run(args: BreakerArgs, operator: &Operator) -> Result<ExitCode, Tar
     let is_json = operator.output == OutputFormat::Json;
     let text = match args.action {
         BreakerAction::List { daemon } => {
-            let all: OpenBreakers = daemon.open(operator).await?.ask(Method::GET, "/v1/breakers").await?;
+            let all: OpenBreakers = daemon.open(operator).await?.send(Method::GET, "/v1/breakers").await?;
             if is_json { as_json(&all) } else { listed(&all) }
         }
         BreakerAction::Reset { name, daemon } => {
             let path = format!("/v1/breakers/{}", escaped(&name));
-            let reset: BreakerReset = daemon.open(operator).await?.ask(Method::DELETE, &path).await?;
+            let reset: BreakerReset = daemon.open(operator).await?.send(Method::DELETE, &path).await?;
             if is_json { as_json(&reset) } else { in_words(&reset) }
         }
     };

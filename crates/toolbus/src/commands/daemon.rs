@@ -46,7 +46,7 @@ pub struct ReloadArgs {
 ///
 /// If no daemon answers, or nothing can be printed.
 pub async fn status(args: StatusArgs, operator: &Operator) -> Result<ExitCode, TargetError> {
-    let response: Value = args.daemon.open(operator).await?.ask(Method::GET, "/v1/status").await?;
+    let response: Value = args.daemon.open(operator).await?.send(Method::GET, "/v1/status").await?;
     let is_ready = response.get("ready").and_then(Value::as_bool).unwrap_or_default();
     let text = match operator.output {
         OutputFormat::Json => as_json(&response),
@@ -66,7 +66,7 @@ pub async fn status(args: StatusArgs, operator: &Operator) -> Result<ExitCode, T
 /// If no daemon answers, or nothing can be printed.
 pub async fn reload(args: ReloadArgs, operator: &Operator) -> Result<ExitCode, TargetError> {
     let client = args.daemon.open(operator).await?;
-    let report: ReloadReport = client.ask_within(RELOAD_TIME, Method::POST, "/v1/reload").await?;
+    let report: ReloadReport = client.send_within(RELOAD_TIME, Method::POST, "/v1/reload").await?;
     let printed = match operator.output {
         OutputFormat::Json => writeln!(io::stdout(), "{}", as_json(&report)),
         OutputFormat::Table => writeln!(io::stdout(), "{}", reloaded(&report)),

@@ -88,7 +88,7 @@ fn gates(explained: &Explained) -> String {
 fn refusal(gate: &GateResult) -> String {
     let step = one_line(&gate.step);
     match &gate.told {
-        Some(told) if *told != gate.text => format!("refused at {step}; the caller is told: {}", one_line(told)),
+        Some(text) if *text != gate.text => format!("refused at {step}; the caller is told: {}", one_line(text)),
         _ => format!("refused at {step}"),
     }
 }

@@ -70,12 +70,12 @@ pub async fn run(args: McpArgs, operator: &Operator) -> Result<ExitCode, TargetE
     let is_json = operator.output == OutputFormat::Json;
     let text = match args.command {
         McpCommand::List(args) => {
-            let all: McpServerList = args.daemon.open(operator).await?.ask(Method::GET, "/v1/mcp").await?;
+            let all: McpServerList = args.daemon.open(operator).await?.send(Method::GET, "/v1/mcp").await?;
             if is_json { as_json(&all) } else { list(&all) }
         }
         McpCommand::Show(args) => {
             let path = format!("/v1/mcp/{}", escaped(&args.name));
-            let server: ServerStatus = args.daemon.open(operator).await?.ask(Method::GET, &path).await?;
+            let server: ServerStatus = args.daemon.open(operator).await?.send(Method::GET, &path).await?;
             if is_json { as_json(&server) } else { show::in_full(&server) }
         }
         McpCommand::Add(args) => return add::run(&args, operator),
@@ -83,7 +83,7 @@ pub async fn run(args: McpArgs, operator: &Operator) -> Result<ExitCode, TargetE
         McpCommand::Serve(args) => return serve::run(args, operator).await,
         McpCommand::Restart(args) => {
             let path = format!("/v1/mcp/{}/restart", escaped(&args.name));
-            let restart: McpRestart = args.daemon.open(operator).await?.ask(Method::POST, &path).await?;
+            let restart: McpRestart = args.daemon.open(operator).await?.send(Method::POST, &path).await?;
             if is_json { as_json(&restart) } else { restarting(&restart) }
         }
     };

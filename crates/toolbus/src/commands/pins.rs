@@ -147,7 +147,7 @@ fn confirm(
 impl AdminTarget {
     async fn pins(&self, source: Option<&str>) -> Result<PinnedTools, TargetError> {
         match self {
-            Self::Daemon(client) => Ok(client.ask(Method::GET, &format!("/v1/pins{}", of(source))).await?),
+            Self::Daemon(client) => Ok(client.send(Method::GET, &format!("/v1/pins{}", of(source))).await?),
             Self::Files(admin) => Ok(admin.pins(source)?),
         }
     }
@@ -155,7 +155,7 @@ impl AdminTarget {
     async fn pin_changes(&self, name: &str, source: Option<&str>) -> Result<Changes, TargetError> {
         match self {
             Self::Daemon(client) => {
-                Ok(client.ask(Method::GET, &format!("/v1/pins/{}{}", escaped(name), of(source))).await?)
+                Ok(client.send(Method::GET, &format!("/v1/pins/{}{}", escaped(name), of(source))).await?)
             }
             Self::Files(admin) => Ok(admin.pin_changes(name, source)?),
         }

@@ -55,7 +55,7 @@ impl SwitchKind {
 pub async fn run(args: SwitchArgs, off: bool, operator: &Operator) -> Result<ExitCode, TargetError> {
     let path = format!("/v1/disabled/{}/{}", args.kind.name(), escaped(&args.name));
     let method = if off { Method::PUT } else { Method::DELETE };
-    let switching: Switching = args.daemon.open(operator).await?.ask(method, &path).await?;
+    let switching: Switching = args.daemon.open(operator).await?.send(method, &path).await?;
     let text = match operator.output {
         OutputFormat::Json => as_json(&switching),
         OutputFormat::Table => in_words(&switching),

@@ -108,7 +108,7 @@ pub enum TargetError {
     Declined(&'static str),
     /// The running daemon.
     #[error(transparent)]
-    Ask(#[from] AdminClientError),
+    Client(#[from] AdminClientError),
     /// A daemon of another configuration has the socket.
     #[error("{address} is that of a daemon with {files}: name the files of that one with --config, or give --socket")]
     Other {
@@ -136,7 +136,7 @@ impl TargetError {
             }
             Self::Mistakes(problems) => complain(problems),
             Self::Api(error) if error.is_failure() => reported(self),
-            Self::Ask(AdminClientError::Refused(_))
+            Self::Client(AdminClientError::Refused(_))
             | Self::NoSocket(_)
             | Self::Usage(_)
             | Self::Api(_)
@@ -144,8 +144,8 @@ impl TargetError {
                 reported(self);
                 MISTAKE
             }
-            Self::Ask(AdminClientError::Failed(_)) | Self::Declined(_) | Self::Output(_) => reported(self),
-            Self::Ask(_) | Self::Other { .. } => {
+            Self::Client(AdminClientError::Failed(_)) | Self::Declined(_) | Self::Output(_) => reported(self),
+            Self::Client(_) | Self::Other { .. } => {
                 reported(self);
                 NO_DAEMON
             }
@@ -154,7 +154,7 @@ impl TargetError {
 
     /// Whether no daemon runs the configuration, as far as this process can see.
     pub(super) const fn is_absence(&self) -> bool {
-        matches!(self, Self::Ask(AdminClientError::Unreachable { .. }) | Self::Other { .. } | Self::NoSocket(_))
+        matches!(self, Self::Client(AdminClientError::Unreachable { .. }) | Self::Other { .. } | Self::NoSocket(_))
     }
 }
 
@@ -270,7 +270,7 @@ pub(super) async fn running(socket: Option<PathBuf>, sources: &Sources) -> Resul
         return Err(TargetError::NoSocket(text));
     };
     let client = AdminClient::Socket(path);
-    let daemon: DaemonStatus = client.ask(Method::GET, "/v1/status").await?;
+    let daemon: DaemonStatus = client.send(Method::GET, "/v1/status").await?;
     let pairs = || daemon.files.iter().zip(&sources.files);
     let is_meant = daemon.files.len() == sources.files.len() && pairs().all(|(theirs, ours)| is_same(theirs, ours));
     // Where no file is named or found, the daemon of this folder is meant, whatever it runs.
@@ -321,7 +321,7 @@ impl RoleArgs {
 impl AdminTarget {
     pub(crate) async fn agents(&self) -> Result<AgentOverview, TargetError> {
         match self {
-            Self::Daemon(client) => Ok(client.ask(Method::GET, "/v1/agents").await?),
+            Self::Daemon(client) => Ok(client.send(Method::GET, "/v1/agents").await?),
             Self::Files(admin) => Ok(admin.agents()),
         }
     }
@@ -330,7 +330,7 @@ impl AdminTarget {
         match self {
             Self::Daemon(client) => {
                 let given = [("binding", &role.binding), ("profile", &role.profile), ("session", &role.session)];
-                Ok(client.ask(Method::GET, &format!("/v1/agents/{}?{}", escaped(name), query_of(given))).await?)
+                Ok(client.send(Method::GET, &format!("/v1/agents/{}?{}", escaped(name), query_of(given))).await?)
             }
             Self::Files(admin) => Ok(admin.agent(name, role)?),
         }
@@ -341,7 +341,7 @@ impl AdminTarget {
         match self {
             Self::Daemon(client) => {
                 let given = [("name", name), ("agent", agent), ("binding", binding), ("profile", profile)];
-                Ok(client.ask(Method::GET, &format!("/v1/tools?{}", query_of(given))).await?)
+                Ok(client.send(Method::GET, &format!("/v1/tools?{}", query_of(given))).await?)
             }
             Self::Files(admin) => Ok(admin.tools(query)?),
         }
@@ -411,7 +411,10 @@ mod tests {
         let mut operator = operator(&[("TOOLBUS__DAEMON__SOCKET", &socket)]);
         let default = TargetArgs::default();
         let offline = TargetArgs { offline: true, ..TargetArgs::default() };
-        assert!(matches!(default.open(&operator).await, Err(TargetError::Ask(AdminClientError::Unreachable { .. }))));
+        assert!(matches!(
+            default.open(&operator).await,
+            Err(TargetError::Client(AdminClientError::Unreachable { .. }))
+        ));
         assert!(matches!(default.open_always(&operator).await, Ok(AdminTarget::Files(_))));
         assert!(matches!(offline.open(&operator).await, Ok(AdminTarget::Files(_))));
         operator.sources.files = vec![folder.path().join("toolbus.toml")];
@@ -432,8 +435,8 @@ mod tests {
         let text = || "text".to_owned();
         for (error, code) in [
             (TargetError::Usage(text()), MISTAKE),
-            (TargetError::Ask(AdminClientError::Refused(text())), MISTAKE),
-            (TargetError::Ask(AdminClientError::Failed(text())), 1),
+            (TargetError::Client(AdminClientError::Refused(text())), MISTAKE),
+            (TargetError::Client(AdminClientError::Failed(text())), 1),
             (TargetError::Declined("text"), 1),
         ] {
             assert_eq!(error.report(), code, "{error:?}");

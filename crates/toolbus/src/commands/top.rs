@@ -78,8 +78,8 @@ pub async fn run(args: TopArgs, operator: &Operator) -> Result<ExitCode, TargetE
 }
 
 async fn poll(client: &AdminClient) -> Result<(CallRates, DaemonState), AdminClientError> {
-    let rates = client.ask_within(PATIENCE, Method::GET, "/v1/rates");
-    let status = client.ask_within::<DaemonStatus>(PATIENCE, Method::GET, "/v1/status");
+    let rates = client.send_within(PATIENCE, Method::GET, "/v1/rates");
+    let status = client.send_within::<DaemonStatus>(PATIENCE, Method::GET, "/v1/status");
     let (rates, status) = tokio::try_join!(rates, status)?;
     Ok((rates, status.into()))
 }

@@ -67,7 +67,7 @@ pub async fn run(args: TraceArgs, operator: &Operator) -> Result<ExitCode, Targe
     ];
     let path = format!("/v1/calls?{}", query_of(given));
     let queried = async || -> Result<RecentFound, TargetError> {
-        Ok(args.daemon.open(operator).await?.ask(Method::GET, &path).await?)
+        Ok(args.daemon.open(operator).await?.send(Method::GET, &path).await?)
     };
     // The audit file of the configuration is not that of a daemon which is named besides.
     let is_of_configuration = matches!(args.daemon.named(operator), Ok(None));

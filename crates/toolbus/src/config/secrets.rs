@@ -481,7 +481,7 @@ mod tests {
     }
 
     #[test]
-    fn headers_of_the_exporter_are_secrets_where_their_names_say_so() {
+    fn headers_of_the_exporter_are_secrets_by_their_names() {
         let look_up = |name: &str| {
             (name == "OTEL_EXPORTER_OTLP_HEADERS")
                 .then(|| "x-scope=tenant,authorization=Bearer%20abc-def-ghi".to_owned())

@@ -188,7 +188,7 @@ async fn a_daemon_that_takes_requests_is_ready() {
 }
 
 #[tokio::test]
-async fn metrics_that_are_off_say_how_they_are_switched_on() {
+async fn disabled_metrics_name_the_key_that_enables_them() {
     let off = "Metrics are off. Set http.metrics to true, and restart the daemon.\n";
     assert_eq!(Fixture::new(&[]).await.get("/metrics").await, (404, json!(off)));
 }

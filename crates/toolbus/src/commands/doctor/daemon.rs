@@ -45,7 +45,7 @@ pub(super) async fn examine(args: &DaemonArgs, operator: &Operator) -> Result<Ru
         Err(error @ TargetError::Usage(_)) => Err(error),
         // Its mistakes are findings of their own.
         Err(TargetError::Configuration(_)) => Ok(RunningDaemon::default()),
-        Err(TargetError::Ask(AdminClientError::Unreachable { address, source })) => {
+        Err(TargetError::Client(AdminClientError::Unreachable { address, source })) => {
             let text = format!("none runs: on {address}, {source}");
             only(Finding::ok(SUBJECT, text).mended_by("toolbus serve, if one should run"))
         }
@@ -55,8 +55,8 @@ pub(super) async fn examine(args: &DaemonArgs, operator: &Operator) -> Result<Ru
 }
 
 async fn of_daemon(client: &AdminClient) -> RunningDaemon {
-    let status = client.ask_within::<DaemonStatus>(PATIENCE, Method::GET, "/v1/status").await;
-    let servers = client.ask_within::<McpServerList>(PATIENCE, Method::GET, "/v1/mcp").await;
+    let status = client.send_within::<DaemonStatus>(PATIENCE, Method::GET, "/v1/status").await;
+    let servers = client.send_within::<McpServerList>(PATIENCE, Method::GET, "/v1/mcp").await;
     let has_state_in_memory = status.as_ref().is_ok_and(|status| status.state_in_memory);
     let mut findings = match status {
         Ok(status) => of_status(&status),

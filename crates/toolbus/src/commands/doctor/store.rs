@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_missing_state_folder_is_tried_in_its_nearest_existing_parent() {
+    async fn a_missing_state_folder_is_tried_and_not_left_behind() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("toolbus/name.prefix/toolbus.db");
         let state = |file: &Path| StoreConfig { state_file: Some(file.to_owned()), ..StoreConfig::default() };

@@ -83,7 +83,7 @@ pub(super) async fn run(client: AdminClient, interval: Duration, mut state: Stat
                 let client = client.clone();
                 polls.spawn(async move {
                     let path = format!("/v1/calls?{query}");
-                    let found = client.ask_within(PATIENCE, Method::GET, &path).await;
+                    let found = client.send_within(PATIENCE, Method::GET, &path).await;
                     Polled::Calls(query, found)
                 });
             }

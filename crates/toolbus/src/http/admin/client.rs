@@ -83,16 +83,16 @@ impl AdminClient {
     /// # Errors
     ///
     /// If there is no response, or it is a refusal.
-    pub async fn ask<A: DeserializeOwned>(&self, method: Method, path: &str) -> Result<A, AdminClientError> {
-        self.ask_within(PATIENCE, method, path).await
+    pub async fn send<A: DeserializeOwned>(&self, method: Method, path: &str) -> Result<A, AdminClientError> {
+        self.send_within(PATIENCE, method, path).await
     }
 
-    /// Like [`Self::ask`], with another limit to the wait.
+    /// Like [`Self::send`], with another limit to the wait.
     ///
     /// # Errors
     ///
-    /// As [`Self::ask`].
-    pub async fn ask_within<A>(&self, patience: Duration, method: Method, path: &str) -> Result<A, AdminClientError>
+    /// As [`Self::send`].
+    pub async fn send_within<A>(&self, patience: Duration, method: Method, path: &str) -> Result<A, AdminClientError>
     where
         A: DeserializeOwned,
     {
@@ -103,7 +103,7 @@ impl AdminClient {
     ///
     /// # Errors
     ///
-    /// As [`Self::ask`].
+    /// As [`Self::send`].
     pub async fn post<A: DeserializeOwned>(&self, path: &str, body: &impl Serialize) -> Result<A, AdminClientError> {
         self.post_within(PATIENCE, path, body).await
     }
@@ -112,7 +112,7 @@ impl AdminClient {
     ///
     /// # Errors
     ///
-    /// As [`Self::ask`].
+    /// As [`Self::send`].
     pub async fn post_within<A>(
         &self,
         patience: Duration,

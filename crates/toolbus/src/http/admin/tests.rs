@@ -140,7 +140,7 @@ impl Fixture {
     }
 
     async fn get(&self, path: &str) -> Value {
-        self.socket().ask(Method::GET, path).await.unwrap()
+        self.socket().send(Method::GET, path).await.unwrap()
     }
 
     /// Sends a request over the socket as it stands, and reads the response to its end.
@@ -356,7 +356,7 @@ async fn a_call_is_explained_up_to_the_gate_that_refuses() {
 #[tokio::test]
 async fn a_switch_acts_at_once_and_is_listed() {
     let fixture = Fixture::new().await;
-    let set = async |method: Method, path: &str| -> Value { fixture.socket().ask(method, path).await.unwrap() };
+    let set = async |method: Method, path: &str| -> Value { fixture.socket().send(method, path).await.unwrap() };
     let path = "/v1/disabled/tool/web_search";
     insta::assert_json_snapshot!(set(Method::PUT, path).await, @r#"
     {
@@ -382,7 +382,7 @@ async fn a_switch_acts_at_once_and_is_listed() {
 #[tokio::test]
 async fn requests_that_cannot_be_read_are_refused_in_words() {
     let fixture = Fixture::new().await;
-    let refused = async |method: Method, path: &str| match fixture.socket().ask::<Value>(method, path).await {
+    let refused = async |method: Method, path: &str| match fixture.socket().send::<Value>(method, path).await {
         Err(AdminClientError::Refused(text)) => text,
         other => panic!("{path}: {other:?}"),
     };
@@ -411,7 +411,7 @@ async fn requests_that_cannot_be_read_are_refused_in_words() {
 #[tokio::test]
 async fn without_metrics_the_key_that_turns_them_on_is_named() {
     let fixture = Fixture::new().await;
-    let error = fixture.socket().ask::<Value>(Method::GET, "/v1/rates").await.unwrap_err();
+    let error = fixture.socket().send::<Value>(Method::GET, "/v1/rates").await.unwrap_err();
     assert!(matches!(&error, AdminClientError::Failed(text) if text.contains("http.metrics")), "{error}");
 }
 

@@ -295,7 +295,7 @@ fn explain_form(question: &Question, arguments: &str) -> Markup {
 
 /// The gates, in order, up to the first that refuses.
 fn gates(pages: &PageWriter, explained: &Explained, fields: &Fields) -> Markup {
-    let told = |gate: &GateResult| gate.told.clone().filter(|told| *told != gate.text);
+    let for_caller = |gate: &GateResult| gate.told.clone().filter(|text| *text != gate.text);
     let role = ["binding", "profile", "session"].map(|field| (field, fields.get(field)));
     let draft = [("agent", explained.agent.as_str()), ("json", fields.get("arguments")), ("form", "json")];
     let draft = role.into_iter().chain(draft);
@@ -309,7 +309,7 @@ fn gates(pages: &PageWriter, explained: &Explained, fields: &Fields) -> Markup {
                         td { @if gate.passes { (Status::Ok.mark()) } @else { (Status::Failed.mark()) } " " (gate.step) }
                         td {
                             @if gate.passes { (pages.text(&gate.text)) } @else { (pages.block(&gate.text)) }
-                            @if let Some(told) = told(gate) { "The caller is told:" (pages.block(&told)) }
+                            @if let Some(text) = for_caller(gate) { "The caller is told:" (pages.block(&text)) }
                         }
                     }
                 }

@@ -85,13 +85,13 @@ impl Fixture {
     }
 
     /// The response to a request that has these lines in its head.
-    async fn ask(&self, line: &str, head: &[&str], body: &str) -> TestResponse {
+    async fn request(&self, line: &str, head: &[&str], body: &str) -> TestResponse {
         let mut client = self.server.connect();
         client.request(line, head, body).await
     }
 
     async fn with(&self, head: &[&str]) -> TestResponse {
-        self.ask("POST /mcp", head, "").await
+        self.request("POST /mcp", head, "").await
     }
 }
 
@@ -125,7 +125,7 @@ async fn a_token_admits_its_agent() {
     let fixture = Fixture::new("");
     let response = fixture.with(&[&token()]).await;
     assert_eq!((response.code, response.body.as_str()), (200, "ana 0"));
-    let response = fixture.ask("POST /mcp", &[&token()], "four").await;
+    let response = fixture.request("POST /mcp", &[&token()], "four").await;
     assert_eq!((response.code, response.body.as_str()), (200, "ana 4"));
 }
 
@@ -162,7 +162,7 @@ async fn a_wrong_token_is_refused_late_recorded_and_ends_its_connection() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_flood_of_wrong_tokens_holds_no_right_one_up_and_leaves_few_records() {
+async fn a_flood_of_wrong_tokens_delays_no_right_one_and_leaves_few_records() {
     let fixture = Fixture::new("");
     let started = Clock::SYSTEM.now();
     let mut flood = Vec::new();
@@ -257,10 +257,10 @@ async fn clients_without_a_token_take_no_slot_of_those_with_one() {
 async fn a_token_in_the_url_is_refused_with_what_to_do_instead() {
     let fixture = Fixture::new("");
     for query in ["token=x", "a=1&access_token=x", "API_KEY", "Authorization=Bearer%20x"] {
-        let response = fixture.ask(&format!("POST /mcp?{query}"), &[&token()], "").await;
+        let response = fixture.request(&format!("POST /mcp?{query}"), &[&token()], "").await;
         assert!(response.code == 400 && message(&response).contains("in the URL"), "{query}: {response:?}");
     }
-    assert_eq!(fixture.ask("POST /mcp?session=1", &[&token()], "").await.code, 200);
+    assert_eq!(fixture.request("POST /mcp?session=1", &[&token()], "").await.code, 200);
 }
 
 #[tokio::test(start_paused = true)]
@@ -289,7 +289,7 @@ async fn other_hosts_and_pages_are_refused() {
             assert!(message(&response).contains("http.allowed_hosts"), "{response:?}");
         }
     }
-    let elsewhere = fixture.ask("GET /mcpx", &["Host: evil.example"], "").await;
+    let elsewhere = fixture.request("GET /mcpx", &["Host: evil.example"], "").await;
     assert!(elsewhere.code == 421 && elsewhere.body.starts_with("this server"), "{elsewhere:?}");
 }
 
@@ -298,7 +298,7 @@ async fn a_preflight_response_states_what_an_allowed_page_may_send_and_read() {
     let fixture = Fixture::new("");
     let preflight = ["Origin: http://localhost:6274", "Access-Control-Request-Method: POST"];
     let wanted = "Access-Control-Request-Headers: authorization,mcp-protocol-version";
-    let response = fixture.ask("OPTIONS /mcp", &[preflight[0], preflight[1], wanted], "").await;
+    let response = fixture.request("OPTIONS /mcp", &[preflight[0], preflight[1], wanted], "").await;
     assert_eq!(response.code, 204);
     for line in [
         "access-control-allow-origin: http://localhost:6274\r\n",
@@ -313,7 +313,7 @@ async fn a_preflight_response_states_what_an_allowed_page_may_send_and_read() {
         assert!(response.head.contains("access-control-allow-origin: http://localhost:6274\r\n"), "{response:?}");
         assert!(response.head.contains("access-control-expose-headers: mcp-session-id"), "{response:?}");
     }
-    let response = fixture.ask("OPTIONS /mcp", &["Origin: http://evil.example", preflight[1]], "").await;
+    let response = fixture.request("OPTIONS /mcp", &["Origin: http://evil.example", preflight[1]], "").await;
     assert!(response.code == 403 && !response.head.contains("access-control"), "{response:?}");
     let response = fixture.with(&[&token()]).await;
     assert!(!response.head.contains("access-control"), "{response:?}");
@@ -323,8 +323,8 @@ async fn a_preflight_response_states_what_an_allowed_page_may_send_and_read() {
 async fn a_body_is_read_up_to_its_bound_with_or_without_a_declared_length() {
     let fixture = Fixture::new("small");
     let fits = "x".repeat(4096);
-    assert_eq!(fixture.ask("POST /mcp", &[&token()], &fits).await.body, "ana 4096");
-    let refused = fixture.ask("POST /mcp", &[&token()], &format!("{fits}x")).await;
+    assert_eq!(fixture.request("POST /mcp", &[&token()], &fits).await.body, "ana 4096");
+    let refused = fixture.request("POST /mcp", &[&token()], &format!("{fits}x")).await;
     assert!(refused.code == 413 && refused.body.contains("http.max_body"), "{refused:?}");
     let chunk = format!("400\r\n{}\r\n", "x".repeat(0x400));
     let chunked = |count| format!("{}0\r\n\r\n", chunk.repeat(count));
@@ -386,7 +386,7 @@ async fn large_bodies_together_are_bounded_and_small_ones_always_pass() {
         }));
     }
     tokio::time::sleep(Duration::from_millis(1)).await;
-    assert_eq!(fixture.ask("POST /mcp", &[&token()], &"x".repeat(1000)).await.code, 200);
+    assert_eq!(fixture.request("POST /mcp", &[&token()], &"x".repeat(1000)).await.code, 200);
     let mut codes = Vec::new();
     for client in begun {
         codes.push(client.await.unwrap());

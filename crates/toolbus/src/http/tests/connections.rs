@@ -81,7 +81,7 @@ impl Fixture {
         let mut clients = Vec::new();
         for _ in 0..count {
             let mut client = self.connect();
-            assert_eq!(client.ask(path).await.0, 200);
+            assert_eq!(client.get(path).await.0, 200);
             clients.push(client);
         }
         clients
@@ -108,7 +108,7 @@ async fn a_connection_serves_one_request_after_the_other() {
     let fixture = Fixture::new();
     let mut client = fixture.connect();
     for _ in 0..100 {
-        assert_eq!(client.ask("/quick").await, quick());
+        assert_eq!(client.get("/quick").await, quick());
     }
     for _ in 0..3 {
         client.send("/quick").await;
@@ -124,7 +124,7 @@ async fn a_silent_connection_is_closed_soon_and_an_idle_one_later() {
     assert_eq!(fixture.connect().closed_after().await.as_secs(), HEAD_TIME.as_secs());
     let mut client = fixture.connected(1, "/quick").await.remove(0);
     tokio::time::sleep(IDLE_TIME - HEAD_TIME).await;
-    assert_eq!(client.ask("/quick").await, quick());
+    assert_eq!(client.get("/quick").await, quick());
     assert_eq!(client.closed_after().await.as_secs(), IDLE_TIME.as_secs());
 }
 
@@ -147,7 +147,7 @@ async fn a_request_has_its_time_and_a_stream_has_any() {
     let mut slow = fixture.waiting(1, "/slow").await.remove(0);
     assert_eq!(slow.closed_after().await.as_secs(), REQUEST_TIME.as_secs() - 1);
     let mut stream = fixture.connect();
-    assert_eq!(stream.ask("/stream").await.0, 200);
+    assert_eq!(stream.get("/stream").await.0, 200);
     let later = tokio::time::timeout(IDLE_TIME * 60, stream.closed_after()).await;
     assert!(later.is_err(), "a stream was closed after {later:?}");
 }
@@ -156,7 +156,7 @@ async fn a_request_has_its_time_and_a_stream_has_any() {
 async fn a_stream_whose_client_takes_nothing_is_closed() {
     let fixture = Fixture::new();
     let mut client = fixture.connect();
-    assert_eq!(client.ask("/endless").await.0, 200);
+    assert_eq!(client.get("/endless").await.0, 200);
     tokio::time::sleep(WRITE_TIME * 2).await;
     let mut rest = Vec::new();
     let _ = client.0.read_to_end(&mut rest).await;
@@ -189,7 +189,7 @@ async fn a_client_that_still_reads_its_response_keeps_its_slot() {
     taking.send("/large").await;
     tokio::time::sleep(Duration::from_millis(1)).await;
     let mut idle = fixture.connected(MAX_ANONYMOUS - 1, "/quick").await;
-    assert_eq!(fixture.connect().ask("/quick").await, quick());
+    assert_eq!(fixture.connect().get("/quick").await, quick());
     assert_eq!(idle.remove(0).closed_after().await.as_secs(), 0);
     assert_eq!(taking.body().await, (200, "x".repeat(LARGE)));
 }
@@ -200,7 +200,7 @@ async fn connections_that_wait_for_a_request_make_room_for_one_that_has_one() {
     let started = Clock::SYSTEM.now();
     let mut idle = fixture.connected(MAX_ANONYMOUS, "/quick").await;
     let silent: Vec<Client> = (0..MAX_ANONYMOUS).map(|_| fixture.connect()).collect();
-    assert_eq!(fixture.connect().ask("/quick").await, quick());
+    assert_eq!(fixture.connect().get("/quick").await, quick());
     assert_eq!(Clock::SYSTEM.since(started).as_secs(), 0);
     // Those that had waited longest went.
     assert_eq!(idle.remove(0).closed_after().await.as_secs(), 0);
@@ -231,9 +231,9 @@ async fn known_connections_take_no_slot_of_anonymous_ones() {
     let streams = fixture.connected(MAX_KNOWN, "/stream").await;
     assert_eq!(fixture.connected(MAX_ANONYMOUS, "/quick").await.len(), MAX_ANONYMOUS);
     // No further one finds a place, until one rests or ends.
-    assert_eq!(fixture.connect().ask("/known").await, (200, "false".to_owned()));
+    assert_eq!(fixture.connect().get("/known").await, (200, "false".to_owned()));
     drop(streams);
-    assert_eq!(fixture.connect().ask("/known").await, (200, "true".to_owned()));
+    assert_eq!(fixture.connect().get("/known").await, (200, "true".to_owned()));
 }
 
 #[tokio::test(start_paused = true)]
@@ -244,7 +244,7 @@ async fn one_token_leaves_slots_to_every_other() {
         let mut streams = Vec::new();
         loop {
             let mut client = fixture.connect();
-            if client.ask(&format!("/stream/{token}")).await.0 != 200 {
+            if client.get(&format!("/stream/{token}")).await.0 != 200 {
                 return streams;
             }
             streams.push(client);
@@ -264,7 +264,7 @@ async fn anonymous_clients_that_read_no_response_leave_room_for_others() {
     let fixture = Fixture::new();
     let deaf = fixture.waiting(160, "/large").await;
     let started = Clock::SYSTEM.now();
-    assert_eq!(fixture.connect().ask("/quick").await, quick());
+    assert_eq!(fixture.connect().get("/quick").await, quick());
     assert!(Clock::SYSTEM.since(started) <= Duration::from_secs(3), "{:?}", Clock::SYSTEM.since(started));
     drop(deaf);
 }
@@ -284,9 +284,9 @@ async fn the_send_buffer_of_a_connection_is_small() {
 async fn a_known_connection_takes_the_slot_of_the_longest_idle_one() {
     let fixture = Fixture::new();
     let mut known = fixture.connected(MAX_KNOWN, "/known").await;
-    assert_eq!(fixture.connect().ask("/known").await, (200, "true".to_owned()));
+    assert_eq!(fixture.connect().get("/known").await, (200, "true".to_owned()));
     assert_eq!(known[0].closed_after().await.as_secs(), 0);
-    assert_eq!(known[1].ask("/quick").await, quick());
+    assert_eq!(known[1].get("/quick").await, quick());
 }
 
 #[tokio::test(start_paused = true)]
@@ -302,9 +302,9 @@ async fn a_panic_gets_a_response_and_closes_nothing_else() {
     let fixture = Fixture::new();
     let mut other = fixture.connected(1, "/quick").await.remove(0);
     let mut client = fixture.connect();
-    assert_eq!(client.ask("/panic").await.0, 500);
+    assert_eq!(client.get("/panic").await.0, 500);
     assert_eq!(client.closed_after().await.as_secs(), 0);
-    assert_eq!(other.ask("/quick").await, quick());
+    assert_eq!(other.get("/quick").await, quick());
 }
 
 #[tokio::test(start_paused = true)]

@@ -77,7 +77,7 @@ impl Client {
         self.write(&format!("GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n")).await;
     }
 
-    pub(crate) async fn ask(&mut self, path: &str) -> (u16, String) {
+    pub(crate) async fn get(&mut self, path: &str) -> (u16, String) {
         self.send(path).await;
         self.body().await
     }

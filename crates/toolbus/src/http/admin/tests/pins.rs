@@ -53,7 +53,7 @@ impl Pinned {
     }
 
     async fn changes(&self, name: &str) -> Changes {
-        self.client().ask(Method::GET, &format!("/v1/pins/{name}")).await.unwrap()
+        self.client().send(Method::GET, &format!("/v1/pins/{name}")).await.unwrap()
     }
 
     async fn approve(&self, name: &str, approval: &Approval) -> Result<Approved, AdminClientError> {
@@ -67,7 +67,7 @@ async fn a_quarantined_tool_is_listed_shown_and_approved_at_once() {
     assert!(fixture.is_listed());
     fixture.describe("Reads all.");
     assert!(!fixture.is_listed());
-    let all: PinnedTools = fixture.client().ask(Method::GET, "/v1/pins?source=files").await.unwrap();
+    let all: PinnedTools = fixture.client().send(Method::GET, "/v1/pins?source=files").await.unwrap();
     let [read] = &all.tools[..] else { panic!("{all:?}") };
     assert_eq!((read.state, read.held, all.problem), (ToolState::Changed, true, None));
     let changes = fixture.changes("read").await;
@@ -124,7 +124,7 @@ async fn an_approval_that_cannot_be_stored_is_refused() {
 #[tokio::test]
 async fn a_daemon_without_pins_reports_that() {
     let fixture = Fixture::new().await;
-    match fixture.socket().ask::<Value>(Method::GET, "/v1/pins").await {
+    match fixture.socket().send::<Value>(Method::GET, "/v1/pins").await {
         Err(AdminClientError::Refused(text)) => assert_eq!(text, "nothing is pinned in this process"),
         other => panic!("{other:?}"),
     }
@@ -135,11 +135,11 @@ async fn a_source_can_be_named_by_its_server_and_an_unknown_one_is_refused_with_
     let fixture = Pinned::new().await;
     fixture.describe("Reads all.");
     for source in ["files", "mcp:files"] {
-        let all: PinnedTools = fixture.client().ask(Method::GET, &format!("/v1/pins?source={source}")).await.unwrap();
+        let all: PinnedTools = fixture.client().send(Method::GET, &format!("/v1/pins?source={source}")).await.unwrap();
         assert_eq!(all.tools.len(), 1, "{source}");
         assert_eq!(fixture.changes(&format!("read?source={source}")).await.changes.len(), 1, "{source}");
     }
-    let refused = async |path: &str| match fixture.client().ask::<Value>(Method::GET, path).await {
+    let refused = async |path: &str| match fixture.client().send::<Value>(Method::GET, path).await {
         Err(AdminClientError::Refused(text)) => text,
         other => panic!("{path}: {other:?}"),
     };

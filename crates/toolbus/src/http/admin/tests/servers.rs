@@ -25,7 +25,7 @@ impl McpAdmin for Three {
 }
 
 async fn refused(fixture: &Fixture, method: Method, path: &str) -> String {
-    match fixture.socket().ask::<Value>(method, path).await {
+    match fixture.socket().send::<Value>(method, path).await {
         Err(AdminClientError::Refused(text) | AdminClientError::Failed(text)) => text,
         other => panic!("{path}: {other:?}"),
     }
@@ -41,7 +41,7 @@ async fn with_three() -> (Arc<Three>, Fixture) {
 #[tokio::test]
 async fn every_server_is_listed_with_all_that_is_known() {
     let (_three, fixture) = with_three().await;
-    let all: McpServerList = fixture.socket().ask(Method::GET, "/v1/mcp").await.unwrap();
+    let all: McpServerList = fixture.socket().send(Method::GET, "/v1/mcp").await.unwrap();
     let names: Vec<&str> = all.servers.iter().map(|server| server.name.as_str()).collect();
     assert_eq!(names, ["Files", "git hub", "old"]);
     insta::assert_json_snapshot!(fixture.get("/v1/mcp/files").await, @r#"
@@ -86,9 +86,9 @@ async fn every_server_is_listed_with_all_that_is_known() {
 #[tokio::test]
 async fn a_server_is_restarted_by_its_name_whatever_its_case() {
     let (three, fixture) = with_three().await;
-    let restart: McpRestart = fixture.socket().ask(Method::POST, "/v1/mcp/fiLES/restart").await.unwrap();
+    let restart: McpRestart = fixture.socket().send(Method::POST, "/v1/mcp/fiLES/restart").await.unwrap();
     assert_eq!(restart.restarting, "Files");
-    let over_http: McpRestart = fixture.http(TOKEN).ask(Method::POST, "/v1/mcp/git%20hub/restart").await.unwrap();
+    let over_http: McpRestart = fixture.http(TOKEN).send(Method::POST, "/v1/mcp/git%20hub/restart").await.unwrap();
     assert_eq!(over_http.restarting, "git hub");
     assert_eq!(*three.0.lock(), ["Files", "git hub"]);
 }
