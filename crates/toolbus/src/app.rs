@@ -211,8 +211,8 @@ pub enum Shutdown {
 }
 
 impl App {
-    /// Opens and makes everything that the configuration asks for. Nothing is taken from the bus, no MCP server is
-    /// started and no request is answered before [`Self::start`] and [`Self::listen`].
+    /// Opens and makes every part of the configuration. Nothing is consumed from the bus, no MCP server is started and
+    /// no request is served before [`Self::start`] and [`Self::listen`].
     ///
     /// # Errors
     ///

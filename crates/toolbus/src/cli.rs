@@ -185,7 +185,7 @@ impl GlobalArgs {
         self.config.last().cloned()
     }
 
-    /// The words of a command line that say the same.
+    /// The words of an equivalent command line.
     pub(crate) fn words(&self) -> Vec<OsString> {
         let chosen = |value: Option<PossibleValue>, is_default: bool| {
             value.filter(|_| !is_default).map(|value| value.get_name().into())

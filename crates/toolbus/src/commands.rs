@@ -126,7 +126,7 @@ fn configured_by(global: &GlobalArgs) -> Result<Context, u8> {
     in_context(global, Config::load)
 }
 
-/// The same with the secrets of these sections alone. What is suspicious is for `check` and the daemon to say.
+/// The same with the secrets of these sections alone. Warnings are left to `check` and the daemon.
 fn context(global: &GlobalArgs, sections: &'static [&'static str]) -> Result<Context, u8> {
     in_context(global, |sources| Config::load_for(sources, sections))
 }
@@ -201,7 +201,7 @@ pub(crate) fn warn(text: &str) {
     eprint(&format!("{YELLOW}warning:{YELLOW:#} {text}"));
 }
 
-/// Says on standard error what the result is to be taken for.
+/// Prints a note about the result on standard error.
 pub(crate) fn note(text: &str) {
     eprint(&format!("note: {}", printable(text)));
 }
@@ -244,7 +244,7 @@ pub(crate) fn plain(table: &comfy_table::Table) -> String {
     table.lines().map(bare).collect::<Vec<_>>().join("\n")
 }
 
-/// Prints a line for people. When even that cannot be printed, the exit code says enough.
+/// Prints a line for people. A failure is ignored: the exit code suffices.
 fn eprint(text: &str) {
     let _ = writeln!(anstream::stderr(), "{text}");
 }

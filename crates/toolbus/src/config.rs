@@ -1,7 +1,8 @@
 //! The configuration: defaults, files, environment and command line, checked as a whole.
 //!
 //! [`Config::load`] is the way in. The layers become one tree that remembers where each value was given; the tree is
-//! compared with the JSON Schema of [`Config`], then with what no schema can say. All problems are reported at once.
+//! compared with the JSON Schema of [`Config`], then with rules that no schema can express. All problems are reported
+//! at once.
 
 pub mod agents;
 pub mod audit;
@@ -240,7 +241,7 @@ impl Config {
         hash.iter().take(8).map(|byte| format!("{byte:02x}")).collect()
     }
 
-    /// Reports what is wrong with values of these keys, each at the place where the sources give it.
+    /// Reports problems with the values of these keys, each at its position in the sources.
     pub(crate) fn problems_at(sources: &Sources, found: Vec<(KeyPath, String)>) -> Vec<Problem> {
         let tree = Self::as_given(sources, &schema());
         let difference = |(path, what)| SchemaDifference { path, part: Part::Value, what };

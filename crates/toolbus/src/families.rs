@@ -47,7 +47,7 @@ pub(crate) type FamilyError = Box<dyn Error + Send + Sync>;
 /// A guide to tools of a family: who gets it, name and text.
 pub(crate) type FamilyGuide = (GuideFor, &'static str, &'static str);
 
-/// The place of a family in the order of starting. Families end in the opposite order.
+/// The position of a family in the order of starting. Families end in the opposite order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Phase {
     /// Before the tools of others: what runs programs and connections.
@@ -90,7 +90,7 @@ pub(crate) trait ToolFamily: Send + Sync {
     /// Gives others what they read of it, such as its status.
     fn contribute(&self, _to: &mut Contributions) {}
 
-    /// Has the exporters ask for what is measured of it at each export.
+    /// Registers what the exporters read of the family at each export.
     fn watch(&self, _exporters: &Exporters) {}
 
     /// Starts what its tools need, before any call is taken.
@@ -106,7 +106,7 @@ pub(crate) trait ToolFamily: Send + Sync {
     /// Adds its tasks and the handlers of its queues, when calls are taken.
     fn work(&self, _work: &mut Work<'_>) {}
 
-    /// Begins nothing any more, and says so to others. Calls are still taken.
+    /// Begins nothing any more, and announces that to others. Calls are still taken.
     fn leave(&self) -> BoxFuture<'_, ()> {
         ready(()).boxed()
     }
@@ -121,7 +121,7 @@ pub(crate) trait ToolFamily: Send + Sync {
 ///
 /// # Errors
 ///
-/// If a family cannot be built as the configuration says.
+/// If a family cannot be built as configured.
 pub(crate) fn all(context: &FamilyContext<'_>) -> Result<Vec<Box<dyn ToolFamily>>, FamilyError> {
     let servers = AppServers::new(context)?;
     let mut families: Vec<Box<dyn ToolFamily>> = vec![

@@ -10,7 +10,7 @@ use tokio::runtime::{Builder, Runtime};
 
 /// Sets another number of threads than half of the processors.
 const THREADS: &str = "TOKIO_WORKER_THREADS";
-/// Most threads that can be asked for.
+/// Most threads that can be configured.
 const MAX_THREADS: usize = 1024;
 
 /// Runs a program to its end, with the provider of TLS installed.

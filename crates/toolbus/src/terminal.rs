@@ -5,7 +5,7 @@ use std::io::{self, BufRead, Read as _, Write};
 
 use clap::ValueEnum;
 
-/// Longest answer to a question that is read, in bytes.
+/// Longest line of input that is read, in bytes.
 const MAX_INPUT: u64 = 64;
 
 /// Format of results.
@@ -32,11 +32,11 @@ pub fn printable(text: &str) -> Cow<'_, str> {
     Cow::Owned(shown)
 }
 
-/// Asks a question, and says whether the answer is `y` or `yes`.
+/// Writes a question, and returns whether the input is `y` or `yes`.
 ///
 /// # Errors
 ///
-/// If the question cannot be written, or the answer not be read.
+/// If the question cannot be written, or the input not be read.
 pub fn is_yes(question: &str, input: &mut impl BufRead, output: &mut impl Write) -> io::Result<bool> {
     write!(output, "{question}")?;
     output.flush()?;

@@ -1,4 +1,4 @@
-//! The daemon as a process: what it says, and how signals end it.
+//! The daemon as a process: its output, and how signals end it.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::io::{BufRead, BufReader, Lines};
@@ -72,7 +72,7 @@ fn a_daemon_on_the_embedded_bus_warns_that_no_agent_can_reach_it_and_ends_in_ord
 
 #[test]
 fn a_second_signal_ends_the_daemon_at_once_even_while_telemetry_leaves() {
-    // A collector that takes connections and never answers: the last export waits for it.
+    // A collector that takes connections and never responds: the last export waits for it.
     let collector = TcpListener::bind("127.0.0.1:0").unwrap();
     let endpoint = format!("telemetry.otlp_endpoint=http://{}", collector.local_addr().unwrap());
     let mut served = Served::start(&["--set", &endpoint]);
@@ -89,7 +89,7 @@ fn a_signal_ends_a_daemon_that_waits_for_a_specification() {
     let host = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("rest.openapi.slow.url=http://{}/openapi.json", host.local_addr().unwrap());
     let mut served = Served::start(&["--set", &url]);
-    // It is asked, and never answers.
+    // The host takes the request, and never responds.
     let connection = host.accept().unwrap();
     served.signal("TERM");
     served.read_until("stopped while starting");

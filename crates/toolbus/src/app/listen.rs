@@ -27,7 +27,7 @@ use crate::families::{self, CONTROL_PREFETCH, Queue, Takes, ToolFamily, Work, ma
 use crate::http::admin::{self, Admin, DeadLetterAdmin, OperatorCalls};
 use crate::http::{self, Console, HttpRefusal, HttpState, LastHour, SharedState};
 
-/// Topics of what agents ask beside calls.
+/// Topics of the agents' requests other than calls.
 const CONTROL: [&str; 3] = [topic::TOOL_LIST, topic::TOOL_HINTS, topic::TOOL_PING];
 
 impl App {
@@ -216,7 +216,7 @@ fn queues(config: &Config) -> Vec<Queue> {
             Takes::Requests,
         )
     };
-    // What agents ask is answered by the daemon that takes their calls; others are asked on topics of their own.
+    // The daemon that takes the calls of agents also serves their control requests; others have topics of their own.
     let mut control = names(if config.takes_agents_calls() { &CONTROL } else { &[] });
     for invoke in config.invoke.topics.iter().filter(|invoke| *invoke != topic::TOOL_INVOKE) {
         control.extend(CONTROL.into_iter().filter_map(|control| topic::control_of(control, invoke)));
@@ -230,7 +230,7 @@ fn queues(config: &Config) -> Vec<Queue> {
     };
     let invoke = calls(Role::Invoke, "invoke", config.invoke_topics());
     let scripts = calls(Role::Scripts, "script", vec![topic::SCRIPT_INVOKE.to_owned()]);
-    // Those that run calls say what can be called: another process may know less.
+    // A daemon that runs calls also lists the tools: another process may know fewer.
     let control = invoke.is_some().then(|| requests(format!("{prefix}.control"), control, Ownership::ShortLived));
     let of_replica = requests(format!("{prefix}.replica.{}", new_message_id()), of_replica, Ownership::Replica);
     invoke.into_iter().chain(scripts).chain(control).chain([of_replica]).collect()

@@ -19,7 +19,7 @@ use crate::http::{HeardDaemons, OtherDaemon, SharedIntake};
 
 /// Time between two announcements.
 const PERIOD: Duration = Duration::from_secs(60);
-/// Shortest time between two announcements, and so the longest until a daemon that has just come is answered.
+/// Shortest time between two announcements, and so the longest until a new daemon receives a reply.
 const PAUSE: Duration = Duration::from_secs(1);
 /// Time for which an announcement holds.
 const HOLDS: Duration = Duration::from_secs(3 * 60);
@@ -53,7 +53,8 @@ struct KnownDaemon {
 }
 
 impl OtherDaemons {
-    /// Creates the announcer of a daemon of this configuration; `heard` gets what the others say that concerns it.
+    /// Creates the announcer of a daemon of this configuration; `heard` gets the announcements of others that concern
+    /// it.
     pub(super) fn new(
         config: &Config,
         bus: Arc<dyn Bus>,
@@ -111,7 +112,7 @@ impl OtherDaemons {
                 delivery = deliveries.recv() => {
                     let Some(delivery) = delivery else { return };
                     if self.hear(&delivery) {
-                        // Where many daemons come at a time, they are answered together.
+                        // Daemons that start at the same time share one announcement.
                         let soon = self.clock.now() + PAUSE;
                         next = next.map(|next| next.min(soon));
                     }
@@ -198,7 +199,7 @@ impl OtherDaemons {
     fn shares(&self, pong: &Pong, takes: &DaemonIntake) -> Option<SharedIntake> {
         let own = self.own.takes.as_ref()?;
         if own.queue_prefix == takes.queue_prefix {
-            // A part of the work under one prefix is another one's, where the roles say so.
+            // Daemons under one prefix may share the work by roles.
             let has_role = pong.roles.iter().take(MAX_NAMES).any(|role| self.own.roles.contains(role));
             return (has_role && self.own.config_digest != pong.config_digest).then_some(SharedIntake::Queues);
         }

@@ -39,7 +39,7 @@ pub(super) enum ReloadError {
     /// Callers would be identified in another way.
     #[error("identity.source and identity.agent change with a restart alone; put them back, or restart the daemon")]
     Identity,
-    /// Callers without a section would get more than before, and `identity.unknown` does not say so.
+    /// Callers without a section would get more than before, and `identity.unknown` is not set.
     #[error("{0}")]
     Widening(String),
     /// Two tools of one name.
@@ -266,8 +266,8 @@ fn identity(config: &Config) -> (IdentitySource, Option<&AgentName>) {
     (config.identity.source, config.identity.agent.as_ref())
 }
 
-/// Whether a tool set has the same parts in both configurations: its endpoints, with the hosts that they may reach, or its
-/// server with its place.
+/// Whether a tool set is the same in both configurations: its endpoints, with the hosts that they may reach, or its
+/// server with its settings.
 fn is_unchanged(name: &str, running: &Config, next: &Config) -> bool {
     let parts = |config: &Config| {
         let set = config.toolsets.get(name)?.clone();

@@ -129,7 +129,7 @@ impl Replicas {
     }
 
     /// Takes over what has changed; returns the replicas, and the seconds by which this clock is ahead of the server's,
-    /// where they were asked for.
+    /// where they were queried.
     async fn look(&mut self) -> Result<Option<(Vec<Replica>, i64)>, OutOfStep> {
         let versions = self.redis.versions(&[SWITCHES, Registrar::NAMESPACE]).await?;
         if self.last.as_ref().is_some_and(|last| versions.have_lost(last)) {
@@ -167,8 +167,8 @@ impl Replicas {
     }
 }
 
-/// Returns the seconds by which this clock is ahead of the server's, which told its time between two times of this one;
-/// 0 if it may be the same.
+/// Returns the seconds by which this clock is ahead of the server's, which was read between two times of this one; 0 if
+/// it may be the same.
 fn clock_skew(before: Duration, server: Duration, after: Duration) -> i64 {
     let seconds = |time: Duration| i64::try_from(time.as_secs()).unwrap_or(i64::MAX);
     seconds(before.saturating_sub(server)) - seconds(server.saturating_sub(after))

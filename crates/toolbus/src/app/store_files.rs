@@ -16,10 +16,10 @@ use super::watched_ledger::WatchedLedger;
 const PERIOD: Duration = Duration::from_secs(5);
 /// First time between a failure of the ledger and a trial. It doubles up to [`PERIOD`].
 const FIRST_TRIAL: Duration = Duration::from_millis(250);
-/// Longest time for the check of a file, and for a trial. It does not end while the file system does not answer.
+/// Longest time for the check of a file, and for a trial, which hang where the file system does.
 const CHECK_TIME: Duration = Duration::from_secs(5);
 
-/// Checks the store until it is dropped, and tells why a part of it cannot be used.
+/// Checks the store until it is dropped, and reports why a part of it cannot be used.
 #[derive(Debug)]
 pub(super) struct StoreFiles {
     ledger: Option<Arc<WatchedLedger>>,
@@ -47,7 +47,7 @@ impl StoreFiles {
                 sleep(pause).await;
                 pause = (pause * 2).min(PERIOD);
                 if let Some(ledger) = &self.ledger {
-                    // Its error was told, or the next step tells it.
+                    // Its error has been reported, or the next step reports it.
                     let _ = timeout(CHECK_TIME, ledger.attempt()).await;
                 }
                 continue;
@@ -60,7 +60,7 @@ impl StoreFiles {
                     None => std::future::pending().await,
                 }
             };
-            // What fails is told at once.
+            // A failure is reported at once.
             let _ = timeout(PERIOD, failed).await;
         }
     }

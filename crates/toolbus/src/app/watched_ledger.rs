@@ -1,4 +1,4 @@
-//! The ledger as the dispatcher uses it, which notes operations that fail and tries in their place.
+//! The ledger as the dispatcher uses it, which notes failed operations and can try one itself.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -20,7 +20,7 @@ pub enum FileError {
     /// A folder, a pipe or a device.
     #[error("it is no regular file")]
     NoFile,
-    /// The system says no.
+    /// An error of the system.
     #[error(transparent)]
     Io(#[from] io::Error),
 }
@@ -47,7 +47,7 @@ impl LogFile {
         Ok(())
     }
 
-    /// Appends some of these bytes; says how many.
+    /// Appends some of these bytes, and returns how many.
     pub(super) fn append(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.file.write(bytes)
     }

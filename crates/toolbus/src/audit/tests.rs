@@ -1,4 +1,4 @@
-//! Records on their way to both places: one line each, whatever outsiders write and whatever the disk does.
+//! Records in the log and in the file: one line each, whatever texts they have and whatever the disk does.
 
 use std::fs;
 use std::path::{Path, PathBuf};

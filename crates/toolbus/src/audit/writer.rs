@@ -19,7 +19,7 @@ const MAX_WAITING: usize = 16_384;
 const BATCH: usize = 64 * 1024;
 /// Time between two attempts to write to a file that fails.
 const RETRY: Duration = Duration::from_secs(1);
-/// Target of what is said about the file: not that of the records, which may be switched off.
+/// Log target of errors of the file: not that of the records, which may be switched off.
 const TARGET: &str = "toolbus";
 
 /// Order to the writing thread.

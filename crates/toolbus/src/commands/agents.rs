@@ -31,7 +31,7 @@ pub struct AgentsArgs {
 ///
 /// # Errors
 ///
-/// If the daemon does not answer or refuses, or standard output is closed.
+/// If the daemon does not respond or refuses, or standard output is closed.
 pub async fn run(args: AgentsArgs, operator: &Operator) -> Result<ExitCode, TargetError> {
     let is_for_one = args.role.binding.is_some() || args.role.profile.is_some();
     if args.name.is_none() && is_for_one {

@@ -8,7 +8,7 @@ use std::process::Command;
 
 /// The program that measures.
 const PROGRAM: &str = "toolbus-bench";
-/// Tells it which daemon to measure.
+/// Variable with the daemon to measure.
 const DAEMON: &str = "TOOLBUS_BIN";
 
 /// Measures the daemon against a bare responder on the same broker; or MCP servers with and without it, scripts, or the

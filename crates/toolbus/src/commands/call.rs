@@ -29,7 +29,7 @@ use crate::terminal::OutputFormat;
 use crate::terminal::{ignore_broken_pipe, printable};
 use toolbus_client::{CallReply, Client, ClientError, Expectation, ReplyContent, Sender, SignedRequest, ToolProgress};
 
-/// Time beyond the tool's budget in which the answer may still arrive.
+/// Time beyond the tool's budget in which the reply may still arrive.
 const GRACE: Duration = Duration::from_secs(5);
 /// Longest wait for the broker.
 const CONNECT_TIME: Duration = Duration::from_secs(10);
@@ -75,7 +75,7 @@ pub struct CallArgs {
     verbose: bool,
 }
 
-/// Why no call was made, or no answer came.
+/// Why no call was made, or no reply came.
 #[derive(Debug, thiserror::Error)]
 pub enum CallCommandError {
     /// The arguments cannot be sent.
@@ -90,10 +90,10 @@ pub enum CallCommandError {
     /// The bus could not be set up.
     #[error(transparent)]
     LocalDaemon(#[from] LocalDaemonError),
-    /// There is no answer.
+    /// No reply came.
     #[error(transparent)]
     Client(#[from] ClientError),
-    /// The running daemon does not answer.
+    /// The running daemon does not respond.
     #[error(transparent)]
     Daemon(#[from] AdminClientError),
     /// The folder of --save.
@@ -110,7 +110,7 @@ pub enum CallCommandError {
 }
 
 impl CallArgs {
-    /// Who asks, and as what.
+    /// The caller and its identity.
     fn sender(&self, login: Option<String>) -> Sender {
         let RoleArgs { binding, profile } = self.role.clone();
         Sender { agent: self.agent.clone(), login, binding, profile, ..Sender::default() }
@@ -127,7 +127,7 @@ impl CallArgs {
 }
 
 impl CallCommandError {
-    /// The exit code that tells this outcome.
+    /// The exit code of this outcome.
     #[must_use]
     pub fn exit_code(&self) -> u8 {
         match self {
@@ -150,7 +150,7 @@ impl CallCommandError {
 ///
 /// # Errors
 ///
-/// If the command is mistaken, the bus cannot be reached, or no answer comes.
+/// If the command is mistaken, the bus cannot be reached, or no reply comes.
 pub async fn run(args: CallArgs, context: &Context) -> Result<ExitCode, CallCommandError> {
     let is_json = args.json || context.output == OutputFormat::Json;
     match reply_of(&args, context).await {
@@ -219,7 +219,7 @@ async fn reply_of(args: &CallArgs, context: &Context) -> Result<CallReply, CallC
     outcome
 }
 
-/// The answer of a daemon that is asked on its socket.
+/// The reply of a running daemon, over its socket.
 async fn by_daemon(
     args: &CallArgs,
     arguments: Option<&Map<String, Value>>,
@@ -292,7 +292,7 @@ async fn exchange(
     Ok(reply)
 }
 
-/// Waits until the broker takes no messages, and says why.
+/// Waits until the broker takes no messages, and returns why.
 async fn blocked(client: &Client) -> String {
     let mut state = client.state();
     let blocked = match state.wait_for(|state| state.blocked.is_some()).await {
@@ -311,7 +311,7 @@ fn topic_of(config: &Config) -> &str {
     config.invoke.topics.first().map_or(topic::TOOL_INVOKE, String::as_str)
 }
 
-/// The answer to a request, after reports of progress on standard error.
+/// The reply to a request, after reports of progress on standard error.
 async fn followed(client: &Client, request: &SignedRequest, patience: Duration) -> Result<CallReply, CallCommandError> {
     let (expectation, mut reports) = Expectation::with_progress();
     let mut expected = client.expect(request, expectation);
@@ -362,7 +362,7 @@ fn exit_code(content: &ReplyContent) -> u8 {
 }
 
 fn print(args: &CallArgs, is_json: bool, reply: &CallReply) -> io::Result<()> {
-    // Not through `anstream`: it would take bytes out of what a tool answered.
+    // Not through `anstream`: it would remove bytes from the result.
     let mut out = io::stdout().lock();
     if is_json {
         let body: Value = serde_json::from_slice(&reply.body).unwrap_or_default();
@@ -450,8 +450,8 @@ const ENDINGS: [(&str, &str); 12] = [
     ("text/csv", "csv"),
 ];
 
-/// Saves the binary parts of a result in `folder`, and says on standard error where they are; without one, that there are
-/// some.
+/// Saves the binary parts of a result in `folder`, and prints their paths on standard error; without one, that there
+/// are some.
 ///
 /// # Errors
 ///

@@ -65,11 +65,11 @@ impl Checked {
     }
 }
 
-/// Checks, and tells what was found. Exit code 2 when the configuration cannot be used.
+/// Checks, and prints the findings. Exit code 2 when the configuration cannot be used.
 ///
 /// # Errors
 ///
-/// If the daemon does not answer that is to be asked, or nothing can be printed.
+/// If the named daemon does not respond, or nothing can be printed.
 pub async fn run(args: CheckArgs, operator: &Operator) -> Result<ExitCode, TargetError> {
     let (sources, output) = (&operator.sources, operator.output);
     let loaded = if args.without_secrets { Config::load_for(sources, &[]) } else { Config::load(sources) };
@@ -180,7 +180,7 @@ fn summary(sources: &Sources, config: &Config, targets: &[ExportTarget]) -> Stri
     ];
     let mut table = Table::new();
     table.load_style(NOTHING);
-    // Nothing is said of servers and scripts where there can be none.
+    // Rows of servers and scripts are left out where there can be none.
     let is_shown = |row: &(&str, String)| match row.0 {
         "servers" => config.mcp.is_configured(),
         "scripts" => config.script.is_some(),
@@ -192,7 +192,7 @@ fn summary(sources: &Sources, config: &Config, targets: &[ExportTarget]) -> Stri
     plain(&table)
 }
 
-/// Where telemetry is sent, and which variable or key says so.
+/// The destination of telemetry, with the variable or key that sets it.
 fn telemetry(targets: &[ExportTarget]) -> String {
     if targets.is_empty() {
         return "not sent".to_owned();

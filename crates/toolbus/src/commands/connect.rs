@@ -65,7 +65,7 @@ enum ClientProgram {
 }
 
 impl ClientProgram {
-    /// The member of the file that holds the servers.
+    /// The field of the file that holds the servers.
     const fn section(self) -> &'static str {
         match self {
             Self::VsCode => "servers",
@@ -196,7 +196,7 @@ fn reachable(listen: SocketAddr) -> SocketAddr {
     SocketAddr::new(ip, listen.port())
 }
 
-/// Members of an object, as they are written.
+/// Fields of an object, as they are written.
 type Fields<'a> = BTreeMap<String, &'a RawValue>;
 
 /// The text of a file with the entry in it. All else stays as it is written.
@@ -229,7 +229,7 @@ fn with_entry(text: &str, section: &str, name: &str, entry: &Value, may_replace:
     Ok(spliced(text, start, start + known.get().len(), &indented(entry, indent_at(text, start))))
 }
 
-/// The text with a member at the end of `object`, a part of it that has `fields`.
+/// The text with a field at the end of `object`, a part of it that has `fields`.
 fn inserted(text: &str, object: &str, fields: &Fields<'_>, name: &str, value: &Value) -> String {
     let last = fields.values().max_by_key(|value| offset(text, value.get()));
     let key = Value::from(name);
@@ -254,7 +254,7 @@ fn offset(text: &str, part: &str) -> usize {
     part.as_ptr().addr().saturating_sub(text.as_ptr().addr())
 }
 
-/// The space at the beginning of the line of a place.
+/// The indentation of the line at a position.
 fn indent_at(text: &str, at: usize) -> &str {
     let before = text.get(..at).unwrap_or_default();
     let line = before.get(before.rfind('\n').map_or(0, |end| end + 1)..).unwrap_or_default();

@@ -49,10 +49,10 @@ pub enum DemoError {
     /// The bus could not be set up.
     #[error(transparent)]
     LocalDaemon(#[from] LocalDaemonError),
-    /// There was no answer.
+    /// No reply came.
     #[error(transparent)]
     Client(#[from] ClientError),
-    /// A call was not answered as it should be.
+    /// A call did not get the expected reply.
     #[error("{0}: expected {1}, got {2}")]
     Unexpected(&'static str, &'static str, String),
 }
@@ -66,11 +66,11 @@ struct Scene {
     outcome: &'static str,
 }
 
-/// Gives the demonstration.
+/// Runs the demonstration.
 ///
 /// # Errors
 ///
-/// If the demonstration's daemon does not start, or a call is not answered as expected.
+/// If the demonstration's daemon does not start, or a call does not get the expected reply.
 pub async fn run(_: DemoArgs, context: &Context) -> Result<ExitCode, DemoError> {
     let listener = TcpListener::bind("127.0.0.1:0").await?;
     let backend = listener.local_addr()?;

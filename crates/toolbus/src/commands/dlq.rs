@@ -19,9 +19,9 @@ use crate::config::Config;
 use crate::dead_letters::{Letter, LetterBroker, LetterQueue, letter_queues, reasons};
 use crate::terminal::{OutputFormat, ignore_broken_pipe, is_yes, printable};
 
-/// Letters that `list` shows, unless --limit says otherwise.
+/// Letters that `list` shows without --limit.
 const LISTED: usize = 100;
-/// Letters that `show` shows, unless --limit says otherwise.
+/// Letters that `show` shows without --limit.
 const SHOWN: usize = 10;
 /// Letters that are left after a replay, shown with their reason.
 const MAX_LEFT: usize = 20;
@@ -88,13 +88,13 @@ fn check_reason(reason: &str) -> Result<(), DlqError> {
     )))
 }
 
-/// Why there is no answer.
+/// Why the command failed.
 #[derive(Debug, thiserror::Error)]
 pub enum DlqError {
     /// The command cannot be run like this.
     #[error("{0}")]
     Usage(String),
-    /// The question whether to remove letters was not answered with yes.
+    /// The operator did not confirm the removal.
     #[error("nothing was removed")]
     Declined,
     /// The broker.
@@ -106,7 +106,7 @@ pub enum DlqError {
 }
 
 impl DlqError {
-    /// Tells the error; what is left of it is the exit code.
+    /// Prints the error, and returns its exit code.
     pub(crate) fn report(&self) -> u8 {
         reported(self);
         if matches!(self, Self::Usage(_)) { MISTAKE } else { 1 }

@@ -28,7 +28,7 @@ use crate::terminal::{OutputFormat, ignore_broken_pipe};
 
 /// Subject of findings on the store, which the daemon has, too.
 const STORE: &str = "store";
-/// Longest wait for one answer of others.
+/// Longest wait for a broker, a store, a server or a daemon.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Longest text of a finding, in characters.
 const MAX_TEXT: usize = 800;
@@ -95,7 +95,7 @@ pub async fn run(args: DoctorArgs, operator: &Operator) -> Result<ExitCode, Targ
             let redactor = app::redactor(config);
             ([configuration, broker, telemetry, programs, servers, store].concat(), redactor)
         }
-        // The other parts are looked for by what it says.
+        // The other parts are found by the configuration.
         Err(problems) => (configuration::mistakes(&problems), Redactor::default()),
     };
     let report = Report::new(findings.into_iter().chain(running.findings), &redactor);

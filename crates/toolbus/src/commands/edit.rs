@@ -16,7 +16,7 @@ const PRIVATE: u32 = 0o600;
 /// Permissions of another new file, before the mask of the process.
 const PUBLIC: u32 = 0o666;
 
-/// The next content of a file, written beside it; removed unless it is put in place.
+/// The next content of a file, written beside it; removed unless [`Self::keep`] renames it.
 pub(super) struct NewFile {
     target: PathBuf,
     path: PathBuf,
@@ -95,7 +95,7 @@ impl NewFile {
         Ok(draft)
     }
 
-    /// Where it is until it is put in place.
+    /// The path of the draft.
     pub(super) fn path(&self) -> &Path {
         &self.path
     }
@@ -129,7 +129,7 @@ fn failed(path: &Path, what: &str, error: &io::Error) -> TargetError {
     TargetError::Usage(format!("`{}` cannot be {what}: {error}", path.display()))
 }
 
-/// The permissions of a file that its owner cannot give to its group: another group may do no more than everybody.
+/// The permissions of a file that its owner cannot give to its group: another group may do no more than others.
 fn for_any_group(mode: u32) -> u32 {
     mode & !0o070 | (mode & 0o007) << 3 & mode
 }

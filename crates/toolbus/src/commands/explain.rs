@@ -38,11 +38,11 @@ pub struct ExplainArgs {
     target: TargetArgs,
 }
 
-/// Asks, and prints the gates.
+/// Sends the request, and prints the gates.
 ///
 /// # Errors
 ///
-/// If the daemon does not answer or refuses, or standard output is closed.
+/// If the daemon does not respond or refuses, or standard output is closed.
 pub async fn run(args: ExplainArgs, operator: &Operator) -> Result<ExitCode, TargetError> {
     let words = args.arguments;
     let arguments = arguments::parse(&words).map_err(|error| TargetError::Usage(error.to_string()))?;

@@ -10,7 +10,7 @@ use super::Context;
 use crate::http::admin::client::{ProbeError, probe};
 use crate::terminal::OutputFormat;
 
-/// Longest wait for an answer.
+/// Longest wait for the response.
 const PATIENCE: Duration = Duration::from_secs(3);
 
 /// Asks the daemon that listens on http.listen whether it is ready: exit code 0 when it is, 1 when it is not.
@@ -21,11 +21,11 @@ pub struct HealthArgs {
     live: bool,
 }
 
-/// Asks.
+/// Probes the daemon.
 ///
 /// # Errors
 ///
-/// If no daemon answers.
+/// If no daemon responds.
 pub async fn run(args: HealthArgs, context: &Context) -> Result<ExitCode, ProbeError> {
     let path = if args.live { "/livez" } else { "/readyz" };
     let (status, body) = probe(context.config.http.listen, path, PATIENCE).await?;

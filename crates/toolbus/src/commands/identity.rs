@@ -24,7 +24,7 @@ pub(super) fn check(wanted: Option<&AgentName>, seen: Option<&Caller>, config: &
     }
 }
 
-/// Who a call was, for the caller of one that was refused; `None` if that tells nothing.
+/// The identity of a refused call, for its caller; `None` where it explains nothing.
 pub(super) fn shown(seen: Option<&Caller>, config: &Config) -> Option<String> {
     let Some(seen) = seen else { return Some("to the daemon, this is no agent that it serves".to_owned()) };
     let is_unnamed = seen.agent.as_ref().is_some_and(|agent| agent.as_str() == toolbus_client::SOURCE);

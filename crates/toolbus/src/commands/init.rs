@@ -17,7 +17,7 @@ use crate::terminal::ignore_broken_pipe;
 
 /// The file that is written unless another is named.
 pub(super) const FILE: &str = "toolbus.toml";
-/// Longest answer that is read, in bytes.
+/// Longest line of input that is read, in bytes.
 const MAX_INPUT: u64 = 4096;
 
 const HEAD: &str = "\
@@ -39,7 +39,7 @@ const TOOLS: &str = "
 time = true
 ";
 
-/// Without a broker there is no login to tell callers apart by, and no other program on the bus.
+/// Without a broker there is no login to distinguish callers by, and no other program on the bus.
 const EMBEDDED: &str = "
 # How callers are told apart: by what they say, because nothing but this daemon is on its bus.
 [identity]
@@ -138,7 +138,7 @@ impl Offer {
     }
 }
 
-/// The offers that an answer names.
+/// The offers that a line of input names.
 fn offers(choice: &str) -> Result<Vec<Offer>, TargetError> {
     if choice == "all" {
         return Ok(Offer::value_variants().to_vec());
@@ -156,7 +156,7 @@ fn offers(choice: &str) -> Result<Vec<Offer>, TargetError> {
 ///
 /// # Errors
 ///
-/// If the file is there already, the answers make no valid configuration, the file of MCP servers cannot be read, or
+/// If the file exists already, the input makes no valid configuration, the file of MCP servers cannot be read, or
 /// nothing can be written.
 pub fn run(args: InitArgs, operator: &Operator, named: Option<PathBuf>) -> Result<ExitCode, TargetError> {
     let InitArgs { file, mut agents, mut login, mut servers_file, echo, mut tools, all, yes, force } = args;
@@ -248,7 +248,7 @@ fn text(
         let _ = writeln!(text, "users = {{ {} = {} }}", key(login), quoted(agent.as_str()));
     }
     if url.is_some() && !agents.is_empty() {
-        // Said, so that `check` need not ask whether agents without a login are meant.
+        // Written, so that `check` does not warn about agents without a login.
         text += "unknown = \"deny\"\n";
     }
     if agents.is_empty() {
@@ -276,7 +276,7 @@ fn text(
     text + REST
 }
 
-/// Asks for a line; `None` if it is empty.
+/// Prompts for a line; `None` if it is empty.
 fn prompted(question: &str) -> Result<Option<String>, TargetError> {
     let mut out = io::stdout();
     write!(out, "{question}: ")?;

@@ -61,11 +61,11 @@ struct ServerArgs {
     daemon: DaemonArgs,
 }
 
-/// Asks, and prints the answer.
+/// Sends the request, and prints the response.
 ///
 /// # Errors
 ///
-/// If the daemon does not answer or refuses, or standard output is closed.
+/// If the daemon does not respond or refuses, or standard output is closed.
 pub async fn run(args: McpArgs, operator: &Operator) -> Result<ExitCode, TargetError> {
     let is_json = operator.output == OutputFormat::Json;
     let text = match args.command {

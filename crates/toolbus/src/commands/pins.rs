@@ -63,11 +63,11 @@ struct ApproveArgs {
     yes: bool,
 }
 
-/// Asks, and prints the answer.
+/// Sends the request, and prints the response.
 ///
 /// # Errors
 ///
-/// If the daemon does not answer or refuses, or standard output is closed.
+/// If the daemon does not respond or refuses, or standard output is closed.
 pub async fn run(args: PinsArgs, operator: &Operator) -> Result<ExitCode, TargetError> {
     let is_json = operator.output == OutputFormat::Json;
     let text = match args.command {
@@ -88,14 +88,14 @@ pub async fn run(args: PinsArgs, operator: &Operator) -> Result<ExitCode, Target
 async fn approve(args: ApproveArgs, operator: &Operator, is_json: bool) -> Result<String, TargetError> {
     let ApproveArgs { named: PinnedArgs { name, source, target }, digest, yes } = args;
     let target = target.open(operator).await?;
-    // What was looked at before is not looked at again: it is for the daemon to say whether it is still the same.
+    // A given digest is not shown again: the daemon compares it with the current one.
     let digest = match digest {
         Some(digest) => digest,
         None => {
             let changes = target.pin_changes(&name, source.as_deref()).await?;
             let shown = shown_changes(&changes);
             if shown.is_open {
-                // Standard output has nothing but JSON where that was asked for.
+                // With `--output json`, standard output has nothing but JSON.
                 ignore_broken_pipe(match is_json {
                     true => writeln!(io::stderr(), "{}\n", shown.text),
                     false => writeln!(io::stdout(), "{}\n", shown.text),
@@ -119,11 +119,11 @@ async fn approve(args: ApproveArgs, operator: &Operator, is_json: bool) -> Resul
     Ok(if is_json { as_json(&approved) } else { approved_lines(&approved) })
 }
 
-/// Asks whether what was shown is to be approved.
+/// Prompts for the approval of the shown changes.
 ///
 /// # Errors
 ///
-/// If the answer is not yes, or there is no terminal to ask on.
+/// If the operator does not confirm, or there is no terminal.
 fn confirm(
     name: &str,
     is_terminal: bool,

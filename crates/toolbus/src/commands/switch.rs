@@ -47,11 +47,11 @@ impl SwitchKind {
     }
 }
 
-/// Switches, and tells what changed.
+/// Switches, and prints what changed.
 ///
 /// # Errors
 ///
-/// If the daemon does not answer or refuses, or standard output is closed.
+/// If the daemon does not respond or refuses, or standard output is closed.
 pub async fn run(args: SwitchArgs, off: bool, operator: &Operator) -> Result<ExitCode, TargetError> {
     let path = format!("/v1/disabled/{}/{}", args.kind.name(), escaped(&args.name));
     let method = if off { Method::PUT } else { Method::DELETE };

@@ -1,4 +1,4 @@
-//! Whom commands for operators ask: the daemon that runs a configuration, or the configuration alone.
+//! The target of commands for operators: the daemon that runs a configuration, or the configuration alone.
 
 use std::borrow::Borrow;
 use std::fs::File;
@@ -25,11 +25,11 @@ use crate::http::admin::view::{
 use crate::http::admin::{Admin, FamilyViews, SwitchStore};
 use crate::terminal::OutputFormat;
 
-/// Variable that holds the token for a daemon that is asked over HTTP.
+/// Variable that holds the token for a daemon that is reached over HTTP.
 pub(crate) const TOKEN_VARIABLE: &str = "TOOLBUS_ADMIN_TOKEN";
 /// Largest file with a token, in bytes.
 const MAX_TOKEN: u64 = 64 * 1024;
-/// Exit code when no daemon answers.
+/// Exit code when no daemon responds.
 const NO_DAEMON: u8 = 7;
 
 /// The daemon that is asked: the one that runs the configuration, unless another is named.
@@ -77,7 +77,7 @@ pub struct Operator {
     pub output: OutputFormat,
 }
 
-/// Who answers.
+/// The target of a command.
 pub enum AdminTarget {
     /// A running daemon.
     Daemon(AdminClient),
@@ -85,7 +85,7 @@ pub enum AdminTarget {
     Files(Box<Admin>),
 }
 
-/// Why there is no answer.
+/// Why a command for operators failed.
 #[derive(Debug, thiserror::Error)]
 pub enum TargetError {
     /// The configuration cannot be used.
@@ -97,16 +97,16 @@ pub enum TargetError {
     /// The configuration cannot be put into practice.
     #[error(transparent)]
     App(#[from] AppError),
-    /// There is no socket to ask on.
+    /// The configuration has no socket.
     #[error("{0}")]
     NoSocket(&'static str),
     /// The command contradicts itself, or cannot be read.
     #[error("{0}")]
     Usage(String),
-    /// The question whether to go on was not answered with yes.
+    /// The operator did not confirm.
     #[error("{0}")]
     Declined(&'static str),
-    /// The running daemon.
+    /// The request to the running daemon failed.
     #[error(transparent)]
     Client(#[from] AdminClientError),
     /// A daemon of another configuration has the socket.
@@ -117,7 +117,7 @@ pub enum TargetError {
         /// The configuration that the daemon runs.
         files: String,
     },
-    /// The request, where the configuration alone answers.
+    /// The request to the configuration alone failed.
     #[error(transparent)]
     Api(#[from] ApiError),
     /// Nothing can be printed.
@@ -126,7 +126,7 @@ pub enum TargetError {
 }
 
 impl TargetError {
-    /// Tells the error; what is left of it is the exit code.
+    /// Prints the error, and returns its exit code.
     pub(crate) fn report(&self) -> u8 {
         match self {
             Self::Configuration(problems) => {
@@ -163,7 +163,7 @@ impl DaemonArgs {
     ///
     /// # Errors
     ///
-    /// If the configuration cannot be used, or no daemon that runs it answers.
+    /// If the configuration cannot be used, or no daemon that runs it responds.
     pub async fn open(&self, operator: &Operator) -> Result<AdminClient, TargetError> {
         match self.named(operator)? {
             Some(client) => Ok(client),
@@ -209,17 +209,17 @@ impl DaemonArgs {
 }
 
 impl TargetArgs {
-    /// Finds the daemon as [`DaemonArgs::open`] does. With `--offline`, and where there is a configuration and no daemon that
-    /// runs it, the configuration alone answers; the second case is reported on standard error.
+    /// Finds the daemon as [`DaemonArgs::open`] does. With `--offline`, and where there is a configuration and no
+    /// daemon runs it, the target is the configuration alone; the second case is reported on standard error.
     ///
     /// # Errors
     ///
-    /// If the configuration cannot be used; or no daemon answers, and there is no configuration either.
+    /// If the configuration cannot be used; or no daemon responds, and there is no configuration either.
     pub async fn open(&self, operator: &Operator) -> Result<AdminTarget, TargetError> {
         self.find(operator, operator.is_configured()).await
     }
 
-    /// The same, for what the defaults can answer as well.
+    /// The same, for requests to which the defaults suffice.
     ///
     /// # Errors
     ///
@@ -289,7 +289,7 @@ fn is_same(absolute: &Path, path: &Path) -> bool {
     is_written_so() || leads_there().unwrap_or(false)
 }
 
-/// Answers from a configuration and its pins alone: with the tools that it registers, and nothing switched off.
+/// The admin API of a configuration and its pins alone: with the tools that it registers, and nothing switched off.
 pub(crate) fn of_files(config: &Config, sources: &Sources) -> Result<Admin, AppError> {
     let policy = app::described(config)?;
     let pins = Pins::open(config.pin_file(sources), config.pin_levels(), Clock::SYSTEM).map_err(AppError::from)?;

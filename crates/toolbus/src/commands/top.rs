@@ -27,7 +27,7 @@ mod view;
 const MIN_INTERVAL: Duration = Duration::from_secs(1);
 /// Longest interval.
 const MAX_INTERVAL: Duration = Duration::from_secs(60);
-/// Longest wait for an answer.
+/// Longest wait for a response.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Shows live which tools are called by whom, how often, how long they take and how many calls fail.
@@ -53,7 +53,7 @@ pub struct TopArgs {
 ///
 /// # Errors
 ///
-/// If the daemon does not answer at first or has no metrics, or the terminal cannot be used.
+/// If the daemon does not respond at first or has no metrics, or the terminal cannot be used.
 pub async fn run(args: TopArgs, operator: &Operator) -> Result<ExitCode, TargetError> {
     let interval = args.interval.get();
     if !(MIN_INTERVAL..=MAX_INTERVAL).contains(&interval) {

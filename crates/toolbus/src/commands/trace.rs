@@ -49,11 +49,11 @@ pub struct TraceArgs {
     daemon: DaemonArgs,
 }
 
-/// Asks, and prints the calls.
+/// Sends the request, and prints the calls.
 ///
 /// # Errors
 ///
-/// If the daemon refuses, or does not answer and the audit file has no record; or standard output is closed.
+/// If the daemon refuses, or does not respond and the audit file has no record; or standard output is closed.
 pub async fn run(args: TraceArgs, operator: &Operator) -> Result<ExitCode, TargetError> {
     let slower = args.slower_than.map(|time| time.get().as_millis().to_string());
     let limit = Some(args.limit.to_string());
@@ -100,8 +100,8 @@ pub async fn run(args: TraceArgs, operator: &Operator) -> Result<ExitCode, Targe
     Ok(ExitCode::from(u8::from(is_missing)))
 }
 
-/// The last records of a call in the audit file; none where there is no such file, which is told on standard error if it
-/// cannot be read.
+/// The last records of a call in the audit file; none where there is no such file, which is noted on standard error if
+/// it cannot be read.
 fn recorded(operator: &Operator, call_id: &str) -> Vec<Map<String, Value>> {
     let Some(file) = Config::audit_file_as_written(&operator.sources) else { return Vec::new() };
     audit::records_of(&file, call_id).unwrap_or_else(|error| {

@@ -33,7 +33,7 @@ pub(crate) fn key_of(name: &str) -> String {
 }
 
 impl DescribedRest {
-    /// Reads the files that the tree names, where what it says of them is in order. Nothing is fetched.
+    /// Reads the files of the specifications whose sections have no mistake. Nothing is fetched.
     pub(crate) fn read(tree: &Tree, wrong: &[KeyPath], environment: &BTreeMap<String, String>) -> Self {
         let mut read = Self::default();
         let file = part::<String>(tree, wrong, &key_path(&["rest", "endpoints_file"]));
@@ -105,7 +105,7 @@ impl DescribedRest {
             Ok(described) => drop(self.by_key.insert(key_of(name), described)),
             Err((key, what)) => {
                 let at = [key, Some("file")].into_iter().flatten().map(below).collect();
-                // A mistake of its syntax has its place already.
+                // A mistake of syntax has its position already.
                 let what = if what.starts_with(&shown) { what } else { format!("{shown}: {what}") };
                 self.problems.push((at, what));
             }

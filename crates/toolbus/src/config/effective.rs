@@ -11,7 +11,7 @@ use super::{Config, KeyedSecret};
 /// Stands for a value with a secret in it.
 const SECRET: &str = "(secret)";
 
-/// Text in the place of a forced argument.
+/// Text that replaces a forced argument.
 const NOT_SHOWN: &str = "(not shown)";
 
 /// A value that is in force.
@@ -104,7 +104,7 @@ fn each_value(value: &Value, path: &mut KeyPath, text: &str, visit: &mut impl Fn
 
 /// A value as JSON; not one with a secret in it, be it one that is too short to be removed from texts.
 fn without_secrets(value: &Value, secrets: &[KeyedSecret]) -> String {
-    // One secret may be given in several places, and has the key of one of them.
+    // A secret may be the value of several keys, and has one of them.
     let is_secret = secrets.iter().any(|given| has_text(value, given.secret.expose()));
     if is_secret { SECRET.to_owned() } else { value.to_string() }
 }

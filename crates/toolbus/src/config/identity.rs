@@ -72,9 +72,9 @@ impl Config {
         }
     }
 
-    /// Describes what a reload of this configuration would open to callers without a section, although it does not say
-    /// so: for a daemon that gives them `running`, and whose `agents` have a section (`default` is no agent). `None` if
-    /// it opens nothing, or `identity.unknown` is written.
+    /// Describes what a reload of this configuration would open to callers without a section, although
+    /// `identity.unknown` is not set: for a daemon that gives them `running`, and whose `agents` have a section
+    /// (`default` is no agent). `None` if it opens nothing, or `identity.unknown` is set.
     #[must_use]
     pub fn widening(&self, running: UnknownCallers, agents: &[&str]) -> Option<String> {
         let keeps_default = self.agents.contains_key(DEFAULT_AGENT);
@@ -139,8 +139,8 @@ impl Config {
         self.invoke.topics.iter().cloned().chain(own).collect()
     }
 
-    /// Whether the daemon answers what agents ask of all daemons, such as on `tool.list`: if it takes calls from
-    /// `tool.invoke`, where they publish them, or serves one agent, or could be asked nowhere else.
+    /// Whether the daemon serves requests of agents to all daemons, such as on `tool.list`: if it takes calls from
+    /// `tool.invoke`, where agents publish them, or serves one agent, or has no other topic for such requests.
     #[must_use]
     pub fn takes_agents_calls(&self) -> bool {
         let topics = &self.invoke.topics;

@@ -1,4 +1,4 @@
-//! `[pins]`: whether tools may change what they say of themselves.
+//! `[pins]`: whether tools may change their definitions.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -17,7 +17,7 @@ use super::{Config, Sources};
 
 /// Value that means no file.
 const NONE: &str = "none";
-/// End of the file's name, in the place of the store's ending.
+/// End of the file's name, which replaces the store's ending.
 const ENDING: &str = "pins.json";
 /// Name of the file where the store has none.
 const NAME: &str = "toolbus.pins.json";

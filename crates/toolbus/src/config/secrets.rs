@@ -1,8 +1,8 @@
 //! Every secret of a configuration: what is removed from all that leaves the daemon.
 //!
 //! What the schema calls a secret is one, but for headers and variables of programs: each of those *may* be one. It is
-//! one whose name says so (`names_secret`), or that comes from `{ env = … }` or `{ file = … }`, unless its name is that of
-//! a setting (`names_setting`).
+//! one by its name (`names_secret`), or if it comes from `{ env = … }` or `{ file = … }`, unless its name is that of a
+//! setting (`names_setting`).
 
 use std::collections::BTreeMap;
 
@@ -19,7 +19,7 @@ use url::{Url, form_urlencoded};
 
 use super::{BusUrl, Config};
 
-/// Tables whose values are secrets where their names or sources say so.
+/// Tables whose values are secrets by their names or sources.
 const OPEN_TABLES: [&str; 2] = ["env", "headers"];
 /// Keys of what may be where secrets are and is none as a whole: a login, and URLs, which may have a password.
 const OPEN_KEYS: [&str; 3] = ["url", "index_url", "user"];
@@ -44,7 +44,7 @@ pub struct KeyedSecret {
     pub secret: Secret,
 }
 
-/// Secrets that the sources gave. They do not count in a comparison: the configuration has them in their places, too.
+/// Secrets that the sources gave. They do not count in a comparison: the configuration has them as values, too.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Given(pub(crate) Vec<KeyedSecret>);
 
@@ -261,7 +261,7 @@ fn in_url(text: &str) -> Vec<String> {
     vec![meant, written.to_owned()]
 }
 
-/// Parameters of a URL whose names say that they are secret: as they are meant, and as they are written where that differs.
+/// Parameters of a URL that are secret by their names: decoded, and as they are written where that differs.
 fn in_query(url: &str) -> Vec<String> {
     let query = url.split_once('?').map_or("", |(_, query)| query);
     let query = query.split_once('#').map_or(query, |(query, _)| query);
@@ -313,7 +313,7 @@ fn argument(before: Option<&str>, argument: &str) -> Vec<String> {
     values
 }
 
-/// The value of `NAME=VALUE`, if the name says that it is secret.
+/// The value of `NAME=VALUE`, if it is secret by its name.
 fn pair(text: &str) -> Vec<String> {
     let Some((_, value)) = text.split_once('=').filter(|(name, _)| names_secret(name)) else { return Vec::new() };
     let value = percent_decode_str(value.trim()).decode_utf8_lossy().into_owned();

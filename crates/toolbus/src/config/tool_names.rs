@@ -107,7 +107,7 @@ pub(crate) struct OwnTool {
     pub(crate) name: &'static str,
 }
 
-/// The tools of sections that bring some, as far as `has` says that there is the section; those of a search if `searches`.
+/// The tools of the sections that `has` accepts; those of a search if `searches`.
 pub(crate) fn own_tools(has: impl Fn(&str) -> bool, searches: bool) -> Vec<OwnTool> {
     let families: [(&str, &str, &[&str]); 8] = [
         ("memory", toolbus_memory::tools::SOURCE, &toolbus_memory::NAMES),

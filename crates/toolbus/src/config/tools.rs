@@ -121,7 +121,7 @@ impl ToolsConfig {
         self.echo.then(|| echo::tool(self.echo_effect)).into_iter().collect()
     }
 
-    /// Applies the limits to a tool that may have stricter ones, and adds what providers are told of it.
+    /// Applies the limits to a tool that may have stricter ones, and adds the hints for providers.
     pub(crate) fn limit(&self, tool: &mut ToolDescriptor) {
         let limits = self.limits_of(&tool.name);
         let timeout = limits.timeout.map(HumanDuration::get);
@@ -149,7 +149,7 @@ impl Config {
         self.tools.limit(Arc::make_mut(&mut tool.descriptor));
     }
 
-    /// Name of every tool that this configuration asks for.
+    /// Name of every tool of this configuration.
     #[must_use]
     pub fn tool_names(&self) -> Vec<Arc<str>> {
         let builtin = builtin(&self.tools).into_iter().map(|tool| Arc::clone(&tool.descriptor.name));

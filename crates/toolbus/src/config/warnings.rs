@@ -35,7 +35,7 @@ const KNOWN: [&str; 7] = [
     "TOOLBUS_TOKEN",
 ];
 
-/// Headers that are no credential, whatever they say.
+/// Headers that are no credential, whatever their values.
 const HARMLESS: [&str; 4] = ["accept", "accept-language", "content-type", "user-agent"];
 
 /// Most secrets that are named.

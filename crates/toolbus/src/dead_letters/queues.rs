@@ -21,7 +21,7 @@ pub(crate) struct LetterQueue {
 }
 
 impl LetterQueue {
-    /// The topic of a request that does not say on which it came.
+    /// The topic of a request without a routing key of its own.
     pub(crate) fn topic_of(&self, letter: &Letter) -> Option<&str> {
         match letter.kind.as_deref() {
             Some(message_type::TOOL_LIST_REQUEST) => Some(topic::TOOL_LIST),

@@ -164,7 +164,7 @@ impl ToolFamily for McpFamily {
         ]
     }
 
-    /// Registers the tools that manage servers, and has requests about servers answered.
+    /// Registers the tools that manage servers, and serves requests about servers.
     fn work(&self, work: &mut Work<'_>) {
         self.is_working.store(true, Ordering::Relaxed);
         self.management.publish(work.config);

@@ -43,11 +43,11 @@ pub(crate) struct Planned {
     pub(crate) commits: Vec<Commit>,
 }
 
-/// Has each family make ready what its tools need.
+/// Prepares what the tools of each family need.
 ///
 /// # Errors
 ///
-/// If a family cannot have what its settings ask for.
+/// If a family cannot be prepared as configured.
 pub(crate) async fn prepare(families: &[Box<dyn ToolFamily>], config: &Config) -> Result<(), FamilyError> {
     for family in families {
         family.prepare(config).await?;

@@ -23,7 +23,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 /// Largest specification, in bytes.
 const MAX_SPECIFICATION: usize = 16 * 1024 * 1024;
 
-/// The same configuration with what its specifications at addresses describe; and what is to be told of them. For one that
+/// The same configuration with the endpoints of its specifications at addresses, and notes on these. For one that
 /// cannot be had, `running` gives what it was before.
 pub(crate) async fn with_specifications(config: &Config, running: Option<&Config>) -> (Config, Vec<String>) {
     let mut next = config.clone();

@@ -79,11 +79,11 @@ pub struct Admin {
     pub metrics: Option<MetricsText>,
     /// State of families.
     pub families: FamilyViews,
-    /// Dead letters; `None` where only a configuration is asked.
+    /// Dead letters; `None` for a configuration alone.
     pub dead_letters: Option<DeadLetterAdmin>,
     /// Records what operators do.
     pub audit: Arc<dyn Audit>,
-    /// The daemon as a whole; `None` where only a configuration is asked.
+    /// The daemon as a whole; `None` for a configuration alone.
     pub daemon: Option<DaemonAdmin>,
 }
 
@@ -357,7 +357,7 @@ impl DaemonAdmin {
         (Self { health, files, has_state_in_memory, reloads }, requests)
     }
 
-    /// Whether requests can be taken and answered now.
+    /// Whether requests can be taken and served now.
     #[must_use]
     pub fn is_ready(&self) -> bool {
         self.health.readiness().ready

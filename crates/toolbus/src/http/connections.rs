@@ -121,7 +121,7 @@ pub(super) async fn serve_one<S>(
 {
     let deregister = state.deregister_on_drop();
     let connection = http1::Builder::new()
-        // `ConnectionState` keeps the times: hyper does not tell a slow head from an idle connection.
+        // `ConnectionState` keeps the times: hyper does not distinguish a slow head from an idle connection.
         .header_read_timeout(None)
         .keep_alive(keep_alive)
         .max_headers(MAX_HEADERS)

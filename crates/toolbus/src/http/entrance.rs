@@ -27,7 +27,7 @@ const PROBES: [&str; 4] = ["/livez", "/readyz", "/healthz", "/status"];
 const END: &[u8] = b"\r\n\r\n";
 /// Largest head of a probe, in bytes.
 const MAX_HEAD: usize = 4 * 1024;
-/// Connections that have sent nothing yet. A further one takes the place of the oldest.
+/// Connections that have sent nothing yet. A further one replaces the oldest.
 const MAX_SILENT: usize = 256;
 /// Connections that were handed on, and not accepted yet. Further ones are closed.
 const MAX_HANDED: usize = 1024;

@@ -1,4 +1,4 @@
-//! Health and status: what `/readyz`, `/status` and the admin API say of the daemon.
+//! Health and status of the daemon in `/readyz`, `/status` and the admin API.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -107,7 +107,7 @@ impl McpAdmin for NoServers {
     }
 }
 
-/// The daemon at one moment. Says nothing of who may do what.
+/// The daemon at one moment, without the rules of agents.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct DaemonHealth {
@@ -115,7 +115,7 @@ pub struct DaemonHealth {
     pub build: Build,
     /// Seconds since the start.
     pub uptime_seconds: u64,
-    /// As `/readyz` says.
+    /// Whether `/readyz` reports the daemon as ready.
     pub ready: bool,
     /// Whether the daemon finishes its calls and takes no new ones.
     pub draining: bool,
@@ -203,7 +203,7 @@ pub struct BrokerStatus {
     pub last_error: Option<String>,
     /// Every queue that is meant to be consumed.
     pub consumers: Vec<ConsumerStatus>,
-    /// Messages in the dead-letter queues beside those, as the broker said last; absent while no count is known.
+    /// Messages in the dead-letter queues beside those, as the broker last reported; absent while no count is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dead_letters: Option<u64>,
 }
@@ -265,7 +265,7 @@ impl Health {
         self.draining.load(Ordering::Acquire)
     }
 
-    /// Whether requests can be taken and answered now, and if not, why.
+    /// Whether requests can be taken and served now, and if not, why.
     #[must_use]
     pub fn readiness(&self) -> Readiness {
         let mut blocked_by = Vec::new();

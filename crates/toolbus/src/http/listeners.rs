@@ -140,9 +140,9 @@ impl Listeners {
         Ok(Self { server, socket })
     }
 
-    /// Serves `state` on the port and `admin` on the socket until `stop` is cancelled. Health probes and the socket have a
-    /// thread of their own, and answer whatever the other threads do. The tasks end once the requests in progress are
-    /// answered.
+    /// Serves `state` on the port and `admin` on the socket until `stop` is cancelled. Health probes and the socket
+    /// have a thread of their own, and respond whatever the other threads do. The tasks end once the requests in
+    /// progress have their responses.
     pub fn serve(self, state: HttpState, admin: Router, stop: &CancellationToken) -> JoinSet<()> {
         let Self { server, socket } = self;
         let (others, stop) = (Handle::current(), stop.clone());
@@ -234,7 +234,7 @@ pub(super) fn router(state: HttpState) -> Router {
     all.layer(from_fn_with_state(auth, auth::check_host))
 }
 
-/// Answers while the process runs: a broker that is away is no reason to restart it.
+/// Responds while the process runs: a broker that is away is no reason to restart it.
 async fn alive() -> impl IntoResponse {
     no_store("ok\n")
 }
@@ -345,13 +345,13 @@ impl AdminSocket {
     ///
     /// # Errors
     ///
-    /// If another daemon answers there, the path is something else than a socket, or the system refuses.
+    /// If another daemon listens there, the path is something else than a socket, or the system refuses.
     pub async fn bind(path: &Path) -> Result<Self, SocketError> {
         let refused = |source| SocketError::Other { path: path.to_owned(), source };
         if path.as_os_str().len() > MAX_PATH {
             return Err(refused(io::Error::other(format!("the path has more than {MAX_PATH} bytes"))));
         }
-        // Held until the socket is in its place: of two daemons that start at once, the second finds the first.
+        // Held until the socket is at its path: of two daemons that start at once, the second finds the first.
         let _lock = lock(path).await?;
         match std::fs::symlink_metadata(path) {
             Ok(found) if !found.file_type().is_socket() => return Err(SocketError::NoSocket(path.to_owned())),
@@ -365,8 +365,8 @@ impl AdminSocket {
         Ok(socket)
     }
 
-    /// Makes the socket in a folder that no other user may enter, and moves it to its place once its mode is right: there
-    /// is no moment at which another user could open it.
+    /// Makes the socket in a folder that no other user may enter, and moves it to its path once its mode is right:
+    /// there is no moment at which another user could open it.
     fn make(path: &Path) -> io::Result<Self> {
         let name: String = new_message_id().chars().take(RANDOM).collect();
         let folder = folder(path).join(format!(".{name}"));

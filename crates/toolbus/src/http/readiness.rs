@@ -1,4 +1,4 @@
-//! Readiness: whether requests can be taken and answered, and what blocks that, in texts that name no login and no folder
+//! Readiness: whether requests can be taken and served, and what blocks that, in texts that name no login and no folder
 //! to readers without a token.
 
 use serde::{Deserialize, Serialize};
@@ -11,7 +11,7 @@ const MAX_TEXT: usize = 300;
 /// The mistake follows.
 pub const OUTDATED: &str = "goes on as it was configured before";
 
-/// Whether requests can be taken and answered now.
+/// Whether requests can be taken and served now.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Readiness {
@@ -50,7 +50,7 @@ pub enum Blocker {
         /// The last reason that the broker or the system gave.
         detail: Option<String>,
     },
-    /// The broker takes no messages, so nothing could be answered.
+    /// The broker takes no messages, so no reply could be sent.
     BrokerBlocked {
         /// The broker's reason.
         detail: String,

@@ -16,7 +16,7 @@ pub struct Replica {
     pub roles: Vec<String>,
     /// When it started, in seconds since 1970.
     pub started: u64,
-    /// Tells it from another one of its name.
+    /// Distinguishes it from another one of its name.
     pub id: String,
 }
 
@@ -27,7 +27,7 @@ pub struct SharedState {
     pub is_unread: bool,
     /// Why the store cannot be used now, if it cannot.
     pub away: Option<String>,
-    /// Seconds by which the clock of this daemon is ahead of the server's, once that has told its time.
+    /// Seconds by which the clock of this daemon is ahead of the server's, once that has been read.
     pub clock_skew: Option<i64>,
     /// All replicas, this one included, by name. Empty without a shared store.
     pub replicas: Vec<Replica>,

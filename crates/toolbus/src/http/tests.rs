@@ -43,7 +43,7 @@ use crate::config::Config;
 
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// One MCP server, which tells more than everybody may know.
+/// One MCP server, whose status has details that only operators may see.
 struct Servers;
 
 impl McpAdmin for Servers {

@@ -13,7 +13,7 @@ use crate::dead_letters::Letter;
 /// Longest text of a letter's own in a table, in characters.
 const MAX_TEXT: usize = 40;
 
-/// A letter with all that it says.
+/// A letter with its headers, properties and body.
 #[derive(Debug, Serialize)]
 pub(super) struct WholeLetter {
     #[serde(flatten)]

@@ -91,7 +91,7 @@ pub(super) fn table(letters: &[Letter], more: usize) -> String {
     plain(&table)
 }
 
-/// A line on the terminal that says how far it is; nothing elsewhere.
+/// A line on the terminal that shows the progress; nothing elsewhere.
 pub(super) struct ProgressLine(ProgressBar);
 
 impl ProgressLine {

@@ -135,7 +135,7 @@ impl Account {
             Some(queue) => Some((format!("dead letters of `{queue}`"), inspection.may_dead_letter(queue).await)),
             None => None,
         };
-        // Of an exchange that is not there, it has been said.
+        // A missing exchange has a finding already.
         let failing = std::iter::once(reply).chain(dead).filter(|(_, answer)| !is_fine(answer));
         findings.extend(failing.map(|(what, answer)| self.judged(&what, answer, &self.permissions)));
         findings

@@ -12,7 +12,7 @@ use crate::config::{Config, Problems, Sources};
 const SUBJECT: &str = "configuration";
 /// Password of the user with which brokers are installed, which is no secret.
 const GUEST: &str = "guest";
-/// Rights of everybody: to read, and to write.
+/// Permission bits of others: to read, and to write.
 const READABLE: u32 = 0o004;
 const WRITABLE: u32 = 0o002;
 
@@ -34,7 +34,7 @@ pub(super) fn mistakes(problems: &Problems) -> Vec<Finding> {
     problems.0.iter().map(|problem| Finding::problem(SUBJECT, problem.to_string())).collect()
 }
 
-/// Files that everybody may change, and those with secrets that everybody may read.
+/// Files that others may change, and those with secrets that others may read.
 fn rights(config: &Config, sources: &Sources) -> Vec<Finding> {
     let files = sources.files.iter().chain(&config.mcp.servers_file);
     let files = files.map(|file| (file.clone(), holds_secret(file, config)));
@@ -68,7 +68,7 @@ mod tests {
     use super::*;
     use crate::commands::doctor::Verdict;
 
-    /// The findings of a file with this text and these rights, and of a secret file beside it that everybody may read.
+    /// The findings of a file with this text and these rights, and of a secret file beside it that others may read.
     fn found(text: &str, mode: u32) -> Vec<(Verdict, String)> {
         let folder = tempfile::tempdir().unwrap();
         let here = folder.path().display().to_string();

@@ -12,7 +12,7 @@ use crate::http::admin::view::{DaemonStatus, McpServerList};
 
 const SUBJECT: &str = "daemon";
 
-/// The daemon as it answers.
+/// The state of the running daemon, and the findings about it.
 #[derive(Default)]
 pub(super) struct RunningDaemon {
     pub(super) findings: Vec<Finding>,

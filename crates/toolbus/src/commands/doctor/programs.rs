@@ -15,7 +15,7 @@ use crate::families::script_section;
 const SUBJECT: &str = "sandbox";
 /// Time for the programs that try out what keeps them in, each of which has a limit of its own.
 const TRIAL_TIME: Duration = Duration::from_secs(30);
-/// Setting and document that say how strong a sandbox must be, and can be.
+/// Advice on missing rights of the sandbox.
 const MEND: &str = "allow what is missing, as docs/sandbox.md says under Levels";
 
 /// Examines what runs scripts and commands, where there are any.

@@ -19,12 +19,12 @@ use crate::config::{Config, Sources};
 /// Namespace and value of the entry that is written and deleted again.
 const NAMESPACE: &str = "doctor";
 const VALUE: &[u8] = b"written by toolbus doctor";
-/// Place for state that is in memory.
+/// Advice for state that is in memory.
 const NAME_A_FILE: &str = "set store.url, such as \"sqlite:/var/lib/toolbus/toolbus.db\"";
 /// Rights of all but the owner.
 const OTHERS: u32 = 0o077;
 
-/// Writes to the store, and reads it back, unless the running daemon tells what is wrong with it.
+/// Writes to the store, and reads it back, unless the running daemon reports a problem of it.
 pub(super) async fn examine(config: &Config, sources: &Sources, running: &RunningDaemon) -> Vec<Finding> {
     if running.has_finding(STORE) {
         return Vec::new();

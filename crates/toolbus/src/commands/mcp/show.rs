@@ -45,7 +45,7 @@ fn facts(server: &ServerStatus) -> String {
     plain(&table)
 }
 
-/// A time in its largest unit that still says something.
+/// A time in its largest unit.
 fn in_words(seconds: u64) -> String {
     match seconds {
         0..120 => format!("{seconds} s"),

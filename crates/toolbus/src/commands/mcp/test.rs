@@ -64,7 +64,7 @@ fn find(servers: &McpServers, name: &str) -> Result<ServerSpec, TargetError> {
     Err(TargetError::Usage(format!("the configuration has no MCP server `{name}` that can be used: {others}")))
 }
 
-/// The report, whose texts may quote anything that the server said. There is none where a secret is a word of its form.
+/// The report, whose texts may quote anything that the server sent. There is none where a secret is a word of its form.
 fn without_secrets(report: &ProbeReport, redactor: &Redactor) -> Result<ProbeReport, TargetError> {
     let cleaned = serde_json::to_value(report).and_then(|mut value| {
         redactor.clean_value(&mut value);

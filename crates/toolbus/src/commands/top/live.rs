@@ -23,7 +23,7 @@ use crate::http::admin::recent::RecentFound;
 use crate::http::admin::view::CallRates;
 use crate::signals::Signals;
 
-/// An answer of the daemon.
+/// A response of the daemon.
 enum Polled {
     Rates(Result<(CallRates, DaemonState), AdminClientError>),
     /// Recent calls of a query.
@@ -42,7 +42,7 @@ pub(super) async fn run(client: AdminClient, interval: Duration, mut state: Stat
     let mut events = EventStream::new();
     let mut polls = JoinSet::new();
     let mut ticks = tokio::time::interval(interval);
-    // The first one is at once, and the daemon has just been asked.
+    // The first tick is immediate, and the daemon has just been polled.
     ticks.tick().await;
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
@@ -61,7 +61,7 @@ pub(super) async fn run(client: AdminClient, interval: Duration, mut state: Stat
                 match polled {
                     Ok(Polled::Rates(response)) => state.polled(response.map_err(|error| error.to_string())),
                     Ok(Polled::Calls(query, Ok(found))) => state.found(&query, found.calls),
-                    // The figures, which are asked for as well, tell why there is no answer.
+                    // The figures, which are polled as well, have the error.
                     Ok(Polled::Calls(_, Err(_))) => {}
                     Err(error) => panic::resume_unwind(error.into_panic()),
                 }

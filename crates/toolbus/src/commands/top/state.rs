@@ -24,7 +24,7 @@ const MAX_CALLS: usize = 50;
 /// Labels that stand for more than one name, so that no call can be found by them.
 const COLLECTIVE: [&str; 3] = ["default", "_other", "_unknown"];
 
-/// State of the daemon, as its status says.
+/// State of the daemon, from its status.
 #[derive(Debug, Default)]
 pub(super) struct DaemonState {
     pub(super) version: String,
@@ -75,7 +75,7 @@ pub(super) struct Row {
     pub(super) name: String,
     #[serde(flatten)]
     pub(super) figures: Figures,
-    /// Calls that run now, where the daemon tells.
+    /// Calls that run now, where the daemon reports them.
     pub(super) in_flight: Option<usize>,
 }
 
@@ -92,7 +92,7 @@ pub(super) enum KeyEffect {
 
 /// The view: figures, and the choices of the operator.
 pub(super) struct State {
-    /// Where the daemon answers.
+    /// The daemon's address.
     pub(super) address: String,
     pub(super) window: Window,
     pub(super) health: DaemonState,
@@ -137,7 +137,7 @@ impl State {
         }
     }
 
-    /// Takes in an answer, or why there is none: the figures stay then.
+    /// Takes in a response, or why there is none: the figures stay then.
     pub(super) fn polled(&mut self, response: Result<(CallRates, DaemonState), String>) {
         match response {
             Ok((rates, health)) => {
@@ -157,7 +157,7 @@ impl State {
         }
     }
 
-    /// Time since the last answer.
+    /// Time since the last response.
     pub(super) fn silence(&self) -> Duration {
         self.clock.since(self.responded)
     }

@@ -1,4 +1,4 @@
-//! Checks that the tokens of the MCP server tell agents apart, and that no client is admitted by mistake.
+//! Checks that the tokens of the MCP server distinguish agents, and that no client is admitted by mistake.
 
 use std::collections::BTreeMap;
 

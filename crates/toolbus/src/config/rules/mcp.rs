@@ -203,7 +203,7 @@ impl RuleChecker<'_> {
         }
     }
 
-    /// Whether there is a server of this name, which is written `at` this place. Reports a missing one.
+    /// Whether there is a server of this name, which is the value of the key `at`. Reports a missing one.
     fn is_there(&mut self, at: Vec<String>, name: &ServerName) -> bool {
         let servers = self.tree.get(&path("mcp.servers")).and_then(Value::as_object);
         let mut names: Vec<&str> = servers.into_iter().flatten().map(|(name, _)| name.as_str()).collect();

@@ -350,6 +350,6 @@ fn every_example_of_the_schema_in_json_is_read_as_in_toml() {
         json!({"daemon": {"socket": "none"}, "store": {"url": "memory:"}, "audit": {"file": "a.log"}}).to_string();
     let toml = "[daemon]\nsocket = 'none'\n[store]\nurl = 'memory:'\n[audit]\nfile = 'a.log'";
     assert_eq!(config("a.json", &text), config("a.toml", toml));
-    // JSON is YAML, but for the format that the extension says.
+    // JSON is YAML, but for the format of the extension.
     assert_eq!(config("a.yaml", &text), config("a.toml", toml));
 }

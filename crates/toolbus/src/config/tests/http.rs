@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// Long enough for nobody to warn of it.
+/// Long enough for no warning.
 const LONG: &str = "s3cret-s3cret-s3cret";
 
 #[test]

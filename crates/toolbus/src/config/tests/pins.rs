@@ -1,4 +1,4 @@
-//! Whether tools may change what they say of themselves.
+//! The section `[pins]`, and the pins of single servers.
 
 use toolbus_trust::pins::Level;
 

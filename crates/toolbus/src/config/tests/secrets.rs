@@ -107,7 +107,7 @@ fn a_command_needs_the_secrets_of_its_sections_alone() {
     let reported = Config::load_for(&sources(&[]), &["bus"]).unwrap_err().to_string();
     assert!(reported.contains("`BUS`") && reported.lines().count() == 1, "{reported}");
     assert!(Config::load_for(&sources(&[]), &[]).is_ok());
-    // What is wrong with a secret that is there is told all the same.
+    // A mistake in a secret is reported all the same.
     let reported = Config::load_for(&sources(&[("ADMIN", "short")]), &[]).unwrap_err().to_string();
     assert!(reported.contains("admin_token") && reported.lines().count() == 1, "{reported}");
     assert_eq!(Config::load(&sources(&[])).unwrap_err().0.len(), 4);

@@ -9,7 +9,7 @@ use crate::config::pattern_sites::PatternSite;
 use crate::config::toolsets::{Kind, ToolsetConfig};
 use crate::config::{Config, Role};
 
-/// The warning about a name that no tool has as far as the configuration says.
+/// The warning about a name that no tool of the configuration has.
 pub(super) const UNKNOWN: &str = "is no tool of this configuration; it may be one of an MCP server, which is known once \
                                   that is connected";
 

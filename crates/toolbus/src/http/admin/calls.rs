@@ -44,7 +44,7 @@ impl OperatorCalls {
         }
     }
 
-    /// Makes a call with this id. The request that asks for it, on `connection`, gets as much time as the call.
+    /// Makes a call with this id. The HTTP request for it, on `connection`, gets as much time as the call.
     ///
     /// # Errors
     ///

@@ -23,7 +23,7 @@ const MAX_RESPONSE: usize = 64 * 1024 * 1024;
 /// Largest response to a probe that is read, in bytes.
 const MAX_PROBE: usize = 64 * 1024;
 
-/// A daemon whose admin API is asked.
+/// A client of the admin API of a daemon.
 #[derive(Debug, Clone)]
 pub enum AdminClient {
     /// Over its Unix socket.
@@ -69,7 +69,7 @@ pub enum AdminClientError {
     /// The daemon refused the request.
     #[error("{0}")]
     Refused(String),
-    /// The daemon could not do what was asked, or not as things are.
+    /// The daemon could not carry out the request, or not in its present state.
     #[error("{0}")]
     Failed(String),
     /// The response is not one of this API.
@@ -221,8 +221,8 @@ pub enum ProbeError {
     NotHttp(SocketAddr),
 }
 
-/// Asks the daemon that listens on `listen` for `path`; returns the status code and the body. An unspecified address is
-/// asked on loopback.
+/// Requests `path` from the daemon that listens on `listen`; returns the status code and the body. An unspecified
+/// address is replaced by loopback.
 ///
 /// # Errors
 ///

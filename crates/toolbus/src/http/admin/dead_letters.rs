@@ -210,8 +210,8 @@ impl DeadLetterAdmin {
         Self { config, workers: Handle::current(), turn: Arc::default(), last: Arc::default() }
     }
 
-    /// Reads once it is its turn, unless another request that meant the same has read meanwhile: that began after this one
-    /// was `requested`.
+    /// Reads once it is its turn, unless another request with the same query has read meanwhile, which began after this
+    /// one was `requested`.
     async fn read(
         &self,
         query: LetterQuery,
@@ -236,7 +236,7 @@ impl DeadLetterAdmin {
         self.within(READ_TIME, sharing).await
     }
 
-    /// Works for a limited time, also where the client does not wait: then letters are back in their place sooner.
+    /// Works for a limited time, also where the client does not wait: then letters are back in their queue sooner.
     async fn within<T: Send + 'static>(
         &self,
         time: Duration,
@@ -337,7 +337,7 @@ async fn act(
     Ok(())
 }
 
-/// Returns a name for a letter that tells it from others by its content.
+/// Returns a name that identifies a letter by its content.
 fn name_of(letter: &Letter, dead: &DeadLetter) -> String {
     let about = serde_json::to_string(letter).unwrap_or_default();
     derived_message_id(&letter.queue, &about, &String::from_utf8_lossy(dead.body()))

@@ -48,7 +48,7 @@ impl Admin {
         let source = self.source(source)?;
         let found = self.pinned()?.find(name, source.as_deref())?;
         let (digest, is_one) = (offer_digest(&found), found.len() == 1);
-        // A tool that is asked for by its name is shown also if it is as it was.
+        // A tool that is requested by its name is shown also if it is unchanged.
         let mut open: Vec<_> = found.into_iter().filter(|found| is_one || found.entry.state.is_open()).collect();
         let (count, mut bytes) = (open.len(), 0);
         open.truncate(MAX_CHANGES);
@@ -64,11 +64,11 @@ impl Admin {
         Ok(Changes { name: name.to_owned(), digest, changes: open.into_iter().map(changed).collect(), more })
     }
 
-    /// Lets through what a name means, at once, if it is what was shown.
+    /// Approves the tools that a name means, at once, if they are as they were shown.
     ///
     /// # Errors
     ///
-    /// If the tool is not as the approval says, or the pin cannot be stored; then nothing changes.
+    /// If the digest differs from the approval's, or the pin cannot be stored; then nothing changes.
     pub async fn approve_pin(&self, name: &str, approval: Approval) -> Result<Approved, ApiError> {
         let (pins, policy) = (self.pinned()?.clone(), self.gates.policy().clone());
         let (named, source) = (name.to_owned(), self.source(approval.source.as_deref())?);

@@ -1,4 +1,4 @@
-//! Recent calls, as the admin API tells of them.
+//! Recent calls in the admin API.
 
 use std::collections::{HashMap, HashSet};
 use std::time::{Duration, SystemTime};
@@ -9,14 +9,14 @@ use toolbus_telemetry::{RecentCall, RecentCalls, RecentStep};
 
 /// Status of a call that runs.
 const IN_FLIGHT: &str = "in_flight";
-/// Status of a call in whose place another one ran.
+/// Status of a call that was attached to another one.
 const ATTACHED: &str = "attached";
 /// Stands for every status of a call that has no result, or a bad one.
 const FAILED: &str = "failed";
 
-/// Most calls of an answer.
+/// Most calls of a response.
 const MAX_FOUND: usize = 200;
-/// Most inner calls of an answer.
+/// Most inner calls of a response.
 pub const MAX_INNER: usize = 200;
 /// Levels of inner calls within each other.
 const MAX_DEPTH: usize = 16;
@@ -44,13 +44,13 @@ pub struct RecentQuery {
     pub status: Option<String>,
     /// Shortest time from arrival to end, in milliseconds. A call that runs has none yet.
     pub slower_ms: Option<u64>,
-    /// Most calls of the answer; 200 at most.
+    /// Most calls of the response; 200 at most.
     pub limit: Option<usize>,
 }
 
 impl RecentQuery {
-    /// The newest calls that are meant. If an id or a number is given, they have their inner calls, which are listed in
-    /// no other place.
+    /// The newest matching calls. If an id or a number is given, they have their inner calls, which are not listed
+    /// otherwise.
     pub(super) fn find(&self, recent: &RecentCalls) -> RecentFound {
         let limit = self.limit.unwrap_or(MAX_FOUND).min(MAX_FOUND);
         if self.id.is_none() && self.number.is_none() {
@@ -127,7 +127,7 @@ pub struct CallTrace {
     pub refusal: Option<String>,
     /// Whether the reply is one that was given before.
     pub replayed: bool,
-    /// Whether another call of its identity ran in its place: the reply is that one's.
+    /// Whether it was attached to another call of its identity: the reply is that one's.
     #[serde(default)]
     pub attached: bool,
     /// Key by which its caller identifies it, once it has ended; absent if the caller gave none.
@@ -143,7 +143,8 @@ pub struct CallTrace {
     pub total_ms: Option<f64>,
     /// The parts of its time, in order.
     pub steps: Vec<TraceStep>,
-    /// Calls that its tool made, oldest first, 200 at most in an answer; only of a call that is asked for by id or number.
+    /// Calls that its tool made, oldest first, 200 at most in a response; only of a call that is requested by id or
+    /// number.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub inner: Vec<CallTrace>,
 }

@@ -56,7 +56,7 @@ impl SwitchStore {
         self.is_shared
     }
 
-    /// SwitchStore off and on again what the store says, which other daemons may have changed. First stores what could not be
+    /// Applies the switches of the store, which other daemons may have changed. First stores those that could not be
     /// stored before.
     ///
     /// # Errors
@@ -115,8 +115,8 @@ impl SwitchStore {
         let mut unstored = self.changing.lock().await;
         if off {
             let changed = policy.disable(switch.clone()).map_err(ApiError::conflict)?;
-            // The switch counts as unstored before the store is asked: if the client closes its connection during the
-            // write, the server drops this future, and `follow` must not enable the tool again.
+            // The switch counts as unstored before it is written: if the client closes its connection during the write,
+            // the server drops this future, and `follow` must not enable the tool again.
             unstored.insert(switch.clone());
             if let Err(error) = self.keep(switch).await {
                 let but = match self.is_shared {

@@ -43,7 +43,7 @@ fn tool(name: &str, source: &str) -> Tool {
     Tool::new(descriptor, ToolOutput::default())
 }
 
-/// Ana may use the web, less of it for sales, and never as a subagent; everybody else may use everything.
+/// Ana may use the web, less of it for sales, and never as a subagent; every other caller may use everything.
 fn policy() -> PolicyHandle {
     let registry = Registry::new();
     for (name, source) in [("web_search", "web"), ("web_browse", "web"), ("echo", "test"), ("spawn", "subagent")] {

@@ -48,10 +48,10 @@ pub struct AgentSummary {
     pub max_in_flight: usize,
     /// Calls of it that may wait at a time.
     pub max_queued: usize,
-    /// Calls of it that run now; absent where only a configuration is asked.
+    /// Calls of it that run now; absent for a configuration alone.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub running: Option<usize>,
-    /// Calls of it that wait now; absent where only a configuration is asked.
+    /// Calls of it that wait now; absent for a configuration alone.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub waiting: Option<usize>,
     /// Patterns of tools whose calls are limited in rate.
@@ -62,7 +62,7 @@ pub struct AgentSummary {
     pub disabled: bool,
 }
 
-/// As what an agent asks.
+/// Identity with which an agent calls.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CallerQuery {
@@ -92,7 +92,7 @@ pub struct AgentTools {
     pub tools: Vec<ToolVerdict>,
 }
 
-/// Rules of an agent beside its tools, under the binding that was asked about.
+/// Rules of an agent beside its tools, under the requested binding.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct AppliedRules {
@@ -142,7 +142,7 @@ pub struct ToolVerdict {
     pub suspect: Vec<String>,
 }
 
-/// A call that is asked about, and not made.
+/// A call to be explained, and not made.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Question {
@@ -188,7 +188,7 @@ pub struct CallRequest {
     /// In which session.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub session: Option<String>,
-    /// Time that the call gets, in milliseconds; absent: as daemon and tool say.
+    /// Time that the call gets, in milliseconds; absent: that of daemon and tool.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timeout_ms: Option<u64>,
 }
@@ -338,7 +338,7 @@ pub struct BusyTool {
     pub recent: u64,
 }
 
-/// Which tools are asked for; by default all.
+/// Selection of tools; by default all.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ToolsQuery {
@@ -537,7 +537,7 @@ impl ApiError {
     }
 }
 
-/// Whether a status says so.
+/// Whether a status is that of a failed request, not of a refused one.
 pub(super) fn is_failure(status: StatusCode) -> bool {
     status.is_server_error() || status == StatusCode::CONFLICT
 }

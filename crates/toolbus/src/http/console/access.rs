@@ -1,4 +1,4 @@
-//! Who may see and do what: tokens, the sessions that they open, and what tells a form of ours from one of another page.
+//! Access to the console: tokens, the sessions that they open, and the refusal of forms of other pages.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -25,7 +25,7 @@ use crate::http::slots::ConnectionState;
 pub(super) const NAME: &str = "toolbus_console";
 /// Time after which a session that is not used ends.
 const IDLE: Duration = Duration::from_secs(8 * 60 * 60);
-/// Sessions at a time with each token. A further one takes the place of the one that was used least lately.
+/// Sessions at a time with each token. A further one replaces the least recently used one.
 const MAX_SESSIONS: usize = 64;
 /// Largest form, in bytes: arguments of a call are the most that one has.
 const MAX_FORM: usize = 1024 * 1024;

@@ -264,7 +264,7 @@ fn explained(pages: &PageWriter, agent: String, fields: &Fields) -> PageResult {
     let question = Question {
         agent,
         tool: given("tool").unwrap_or_default(),
-        // As a text, so that the gate of arguments says what is wrong with it.
+        // As a text, so that the gate of arguments reports its mistakes.
         arguments: given("arguments").and_then(|text| to_raw_value(&text).ok()),
         binding: given("binding"),
         profile: given("profile"),

@@ -126,7 +126,7 @@ fn row(pages: &PageWriter, call: &CallTrace) -> Markup {
             td { (pages.link("tools", &call.tool)) }
             td {
                 (outcome(call))
-                // No other part of the row tells what is wrong with a request that could not be read.
+                // No other part of the row has the error of a malformed request.
                 @if let (Some(MALFORMED), Some(refusal)) = (call.cause.as_deref(), &call.refusal) {
                     " " span.dim { (pages.text(refusal)) }
                 }
@@ -255,7 +255,7 @@ fn source_link(pages: &PageWriter, source: &str) -> Markup {
     html! { a href=(format!("{PATH}/tools{}", query([("source", source)]))) { (pages.text(source)) } }
 }
 
-/// The gates that a call passed, and what refused it, as far as its record tells.
+/// The gates that a call passed, and the one that refused it, as far as they are recorded.
 fn gates(pages: &PageWriter, call: &CallTrace) -> Markup {
     let has = |name: &str| call.steps.iter().any(|step| step.name == name);
     let cause = call.cause.as_deref().unwrap_or_default();

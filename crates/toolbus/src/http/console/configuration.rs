@@ -1,4 +1,4 @@
-//! The configuration: its files, the values in force, what the files say now, and reloads.
+//! The configuration: its files, the values in force, the present values of the files, and reloads.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -75,7 +75,7 @@ fn kind(schema: &Value) -> FieldKind<'_> {
     }
 }
 
-/// The arguments that a form has: its JSON where that is asked for, else its fields. An empty field is left out.
+/// The arguments of a form: its JSON where that is sent, else its fields. An empty field is left out.
 pub(super) fn arguments(tool: &ToolDescriptor, form: &Fields) -> Result<Box<RawValue>, String> {
     if form.get("as") == "json" {
         let text = form.get("json").trim().to_owned();
@@ -102,7 +102,7 @@ pub(super) fn arguments(tool: &ToolDescriptor, form: &Fields) -> Result<Box<RawV
 /// Field of an address with the number of an earlier call, whose arguments fill in the form.
 pub(super) const EARLIER: &str = "call";
 
-/// The draft with the arguments of the earlier call that it names, and what there is to say of them.
+/// The draft with the arguments of the earlier call that it names, and a note on them.
 fn with_earlier(pages: &PageWriter, tool: &ToolDescriptor, draft: &Fields) -> (Fields, Option<&'static str>) {
     let Ok(number) = draft.get(EARLIER).parse::<u64>() else { return (draft.clone(), None) };
     let is_meant = |call: &RecentCall| call.number == number && call.tool == tool.name;

@@ -22,7 +22,7 @@ pub(super) struct After {
 }
 
 impl After {
-    /// A path of the console, whatever was asked for.
+    /// A path of the console, whatever was requested.
     fn path(&self) -> &str {
         let is_ours = self.next.strip_prefix(PATH).is_some_and(|rest| rest.is_empty() || rest.starts_with(['/', '?']));
         if is_ours && !self.next.contains(['\\', '\r', '\n']) { &self.next } else { PATH }

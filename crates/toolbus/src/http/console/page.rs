@@ -228,7 +228,7 @@ impl PageWriter {
         self.page(path, title, false, &is_off(what, section))
     }
 
-    /// A page that says why there is nothing to see.
+    /// A page with the reason why there is nothing to see.
     pub(super) fn refusal(&self, code: StatusCode, text: &str) -> Response {
         let main = html! { p.empty { (self.text(text)) } p { a href=(PATH) { "Back to the overview" } } };
         (code, self.page("-", "Not here", false, &main)).into_response()
@@ -245,7 +245,7 @@ impl PageWriter {
         }
     }
 
-    /// Switches something off or on, as the form says, and shows the page at `path`.
+    /// Switches something off or on, as the form requests, and shows the page at `path`.
     pub(super) async fn switch(
         &self,
         operator: Actor,
@@ -256,13 +256,13 @@ impl PageWriter {
         self.acted(self.admin().by(operator).switch(kind, name, fields.get("off") == "true").await, path)
     }
 
-    /// A page that says why the admin API refused.
+    /// A page with the refusal of the admin API.
     pub(super) fn refused(&self, error: &ApiError) -> Response {
         self.refusal(error.code(), &error.to_string())
     }
 }
 
-/// Says that there is nothing without a section of the configuration.
+/// A note that a part of the daemon is off without a section of the configuration.
 pub(super) fn is_off(what: &str, section: &str) -> Markup {
     html! {
         p.empty {

@@ -58,7 +58,7 @@ fn shown<T>(tasks: Overview<T>, is_meant: impl Fn(&T) -> bool) -> Overview<T> {
     Overview { rows, is_whole }
 }
 
-/// A list of tasks, or why there is none: `off` says what is not done without which section.
+/// A list of tasks, or why there is none: `off` names what is off without which section.
 fn part<T>(
     pages: &PageWriter,
     tasks: Result<Option<Overview<T>>, ApiError>,
@@ -145,7 +145,7 @@ const fn status_of_agent(state: AgentTaskState) -> Status {
     }
 }
 
-/// The cells of when a task was given, has to end, and ended.
+/// The cells with the times at which a task was given, has to end, and ended.
 fn times(given: u64, deadline: u64, ended: Option<u64>) -> Markup {
     let is_over = deadline <= Clock::SYSTEM.since_epoch().as_secs();
     html! {

@@ -25,7 +25,7 @@ const MAX_SHOWN: usize = 256 * 1024;
 /// Types of images that are shown: those in which browsers run nothing.
 const IMAGES: [&str; 4] = ["image/png", "image/jpeg", "image/gif", "image/webp"];
 
-/// Where a browser goes that is asked for the address of a call.
+/// Redirects a browser that opens the address of a call to its tool.
 pub(super) async fn back(Path(name): Path<String>) -> Response {
     see(&tool_path(&name))
 }

@@ -1,4 +1,4 @@
-//! The table of who may enter, and that whoever may not holds nobody up.
+//! The table of admitted clients, and that refused ones delay no other.
 
 #![expect(clippy::disallowed_methods, reason = "tasks of a test end with its runtime")]
 

@@ -215,7 +215,7 @@ async fn a_request_waits_while_every_slot_is_taken_by_another() {
     let mut last = fixture.waiting(1, "/quick").await.remove(0);
     tokio::time::sleep(REQUEST_TIME / 2).await;
     fixture.go_on.notify_one();
-    // Whoever is answered would stay for its next request, were there nobody else.
+    // Without a waiting client, the served one would keep its slot for its next request.
     assert_eq!(last.body().await, quick());
     assert_eq!(Clock::SYSTEM.since(started).as_secs(), REQUEST_TIME.as_secs() / 2);
     let mut served = 0;
@@ -230,7 +230,7 @@ async fn known_connections_take_no_slot_of_anonymous_ones() {
     let fixture = Fixture::new();
     let streams = fixture.connected(MAX_KNOWN, "/stream").await;
     assert_eq!(fixture.connected(MAX_ANONYMOUS, "/quick").await.len(), MAX_ANONYMOUS);
-    // No further one finds a place, until one rests or ends.
+    // A further one gets no slot until another is idle or ends.
     assert_eq!(fixture.connect().get("/known").await, (200, "false".to_owned()));
     drop(streams);
     assert_eq!(fixture.connect().get("/known").await, (200, "true".to_owned()));

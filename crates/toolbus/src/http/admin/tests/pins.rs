@@ -34,7 +34,7 @@ impl Pinned {
         this
     }
 
-    /// Has the tool `read` of source `mcp:files` say this of itself.
+    /// Gives the tool `read` of source `mcp:files` this description.
     fn describe(&self, description: &str) {
         let descriptor =
             ToolDescriptor { description: description.to_owned(), ..ToolDescriptor::new("read", "mcp:files", "local") };
