@@ -70,8 +70,8 @@ pub enum Mode<'a> {
         /// The log and the exporters.
         recording: Recording,
     },
-    /// A command: the app listens on nothing, records nothing and writes nothing. It quarantines what is not as this
-    /// file has it, if one is given.
+    /// A command: the app listens on nothing, records nothing and writes nothing. It quarantines tools that differ from
+    /// their pins in this file, if one is given.
     Command {
         /// The file of pins.
         pins: Option<PathBuf>,
@@ -87,7 +87,7 @@ pub struct App {
     files_read: Option<[u8; 32]>,
     /// Hash of the configuration, as `tool.ping` reports it.
     digest: channel::Sender<String>,
-    /// The configuration that is in force, for those who look at it.
+    /// The configuration in force, for its observers.
     in_force: channel::Sender<Arc<Config>>,
     redactor: Redactor,
     bus: Arc<dyn Bus>,
@@ -140,7 +140,7 @@ struct Peers {
 #[derive(Default)]
 struct Tasks {
     consumers: JoinSet<()>,
-    /// The consumers of what running calls wait for.
+    /// The consumers of messages for which running calls wait.
     inboxes: JoinSet<()>,
     /// Cancelled when no call waits any more.
     stop_receiving: CancellationToken,
@@ -206,7 +206,7 @@ pub enum AppError {
 pub enum Shutdown {
     /// A signal of this name.
     Signal(&'static str),
-    /// A mistake at the broker that no retry mends; the text says what to do.
+    /// A mistake at the broker that no retry mends; the text names the next step.
     Fatal(String),
 }
 
@@ -304,11 +304,11 @@ impl App {
         drained
     }
 
-    /// Ends the HTTP server, and writes and exports what is left. Comes after [`Self::drain`].
+    /// Ends the HTTP server, saves the pins, and flushes the audit and the exporters. Comes after [`Self::drain`].
     pub async fn close(mut self) {
         self.tasks.stop_serving.cancel();
         while self.tasks.serving.join_next().await.is_some() {}
-        // What tools hold goes with them, such as the folder of the sandbox that converts pages.
+        // Dropping tools frees their resources, such as the folder of the sandbox that converts pages.
         let _ = self.policy.registry().replace_all(Vec::new());
         self.policy.refresh();
         if let Some(daemon) = self.daemon {
@@ -372,7 +372,7 @@ impl DaemonParts {
         Ok(Self { audit, exporters, _claim: claim, listeners })
     }
 
-    /// Writes and exports what is left. Each step that fails is logged.
+    /// Saves the pins, and flushes the audit and the exporters. Each step that fails is logged.
     async fn close(self, pins: Pins) {
         // A problem of the file was logged.
         let _ = tokio::time::timeout(FLUSH_TIME, spawn_blocking(move || pins.save().is_ok())).await;
@@ -385,7 +385,7 @@ impl DaemonParts {
     }
 }
 
-/// Waits until what replicas share has been read.
+/// Waits until the state that replicas share has been read.
 async fn read(shared: &mut channel::Receiver<SharedState>) {
     if shared.wait_for(|state| !state.is_unread).await.is_err() {
         std::future::pending().await

@@ -167,7 +167,7 @@ async fn run_daemon(args: serve::ServeArgs, global: &GlobalArgs) -> Result<ExitC
         })?;
     let context = Context { config, sources, output: global.output, warnings };
     serve::run(args, &context).await.map_err(|error| {
-        // What ended the daemon may quote whom it spoke to.
+        // The error that ended the daemon may quote its peers.
         let error = app::redactor(&context.config).text(&error.to_string()).into_owned();
         if context.config.telemetry.log_format == LogFormat::Json && tracing::enabled!(tracing::Level::ERROR) {
             tracing::error!(error, "stopped by an error");
@@ -211,7 +211,7 @@ fn reported(error: impl Display) -> u8 {
     1
 }
 
-/// A text of others as one line of a table may show it.
+/// A foreign text as one line of a table.
 pub(crate) fn one_line(text: &str) -> String {
     printable(text).replace(['\n', '\t'], " ")
 }

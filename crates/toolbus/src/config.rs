@@ -356,7 +356,7 @@ impl Config {
         let mut differences = toolbus_config::differences(&tree, &schema, &format::FORMATS)
             .map_err(|error| Problems(vec![nowhere(error.to_string())]))?;
         bus::supersede_parts(&mut tree);
-        // One that a later address has replaced is not needed.
+        // A secret that a later layer has replaced is not needed.
         differences.extend(unresolved.into_iter().filter(|one| tree.get(&one.path).is_some()));
         let wrong: Vec<KeyPath> =
             differences.iter().map(|difference| &difference.path).chain(&left_out).cloned().collect();

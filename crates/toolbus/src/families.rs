@@ -44,21 +44,21 @@ use crate::config::Config;
 /// Why a family cannot be built, or its tools cannot be made.
 pub(crate) type FamilyError = Box<dyn Error + Send + Sync>;
 
-/// A guide to tools of a family: who gets it, name and text.
+/// A guide to tools of a family: its readers, name and text.
 pub(crate) type FamilyGuide = (GuideFor, &'static str, &'static str);
 
 /// The position of a family in the order of starting. Families end in the opposite order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Phase {
-    /// Before the tools of others: what runs programs and connections.
+    /// Runs programs and connections; before the tools of other families.
     Backends,
     /// Needs no other family.
     Tools,
-    /// Describes what the families before it have.
+    /// Describes the tools of the families before it.
     Finding,
 }
 
-/// A family of tools. One that has nothing by the configuration has no tools.
+/// A family of tools. Without its section in the configuration it has no tools.
 pub(crate) trait ToolFamily: Send + Sync {
     /// The name of the family.
     fn name(&self) -> &'static str;
@@ -87,7 +87,7 @@ pub(crate) trait ToolFamily: Send + Sync {
         Vec::new()
     }
 
-    /// Gives others what they read of it, such as its status.
+    /// Publishes its status for other parts.
     fn contribute(&self, _to: &mut Contributions) {}
 
     /// Registers what the exporters read of the family at each export.

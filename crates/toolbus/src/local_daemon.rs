@@ -94,7 +94,7 @@ impl LocalDaemon {
     /// Deletes the queues that the session consumes, and the exchanges, from the broker, and closes the bus in order.
     pub async fn remove(self) {
         let queues: Vec<String> = self.bus.state().borrow().consumers.iter().map(|(queue, _)| queue.clone()).collect();
-        // What is consumed would be declared again.
+        // A consumer would declare its queue again.
         self.bus.stop_consuming().await;
         self.bus.remove(&queues).await;
         self.close().await;

@@ -20,7 +20,7 @@ pub fn block_on(program: impl Future<Output = ExitCode>) -> ExitCode {
     match runtime() {
         Ok(runtime) => {
             let code = runtime.block_on(program);
-            // What still blocks a thread, such as a read of standard input, must not hold the end up.
+            // A blocked thread, such as one that reads standard input, must not delay the end.
             runtime.shutdown_background();
             code
         }

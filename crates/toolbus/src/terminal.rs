@@ -1,4 +1,4 @@
-//! Output of results, with the texts of others made safe.
+//! Output of results, in which foreign texts are made safe.
 
 use std::borrow::Cow;
 use std::io::{self, BufRead, Read as _, Write};

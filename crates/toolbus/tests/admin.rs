@@ -363,7 +363,7 @@ fn without_a_broker_the_running_daemon_makes_the_call() {
     // A setting of the command line is not one of that daemon.
     let (code, out, err) = call(&["--as", "ana", "--set", "tools.echo=true"]);
     assert!(code == 0 && out.contains("UTC") && !err.contains("the running daemon"), "{out}{err}");
-    // What is switched off there is, and was not in a process of the command's own.
+    // The tool is switched off in the daemon, not in the process of the command.
     assert_eq!(served.run(&["disable", "tool", "current_time"]).0, 0);
     let (code, _, err) = call(&["--as", "ana"]);
     assert!(code == 3 && err.contains("tool_not_found"), "{err}");

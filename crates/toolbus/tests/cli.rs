@@ -1,4 +1,4 @@
-//! The binary from outside: what it prints, where, and how it ends.
+//! The binary from outside: its output and exit codes.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::path::Path;
@@ -14,7 +14,7 @@ fn toolbus_in(folder: &Path, arguments: &[&str], environment: &[(&str, &str)]) -
     command.output().unwrap()
 }
 
-/// Exit code, and what was printed on either stream.
+/// Exit code, and the output of both streams.
 fn reported(output: &Output) -> (Option<i32>, String) {
     (output.status.code(), format!("{}{}", text(&output.stdout), text(&output.stderr)))
 }
@@ -245,7 +245,7 @@ fn a_first_configuration_is_valid_and_replaces_nothing() {
     {
         assert_eq!(run(&[&["init", name], arguments].concat()).0, Some(0), "{name}");
         assert_eq!(run(&["check", "--config", name]).0, Some(0), "{name}");
-        // What is written as a comment is valid, too.
+        // The settings in comments are valid, too.
         let written = std::fs::read_to_string(folder.path().join(name)).unwrap();
         let is_key = |line: &&str| line.starts_with('#') && !line.starts_with("# ") && *line != "#";
         assert!(written.lines().filter(is_key).count() > 5, "{written}");
@@ -358,7 +358,7 @@ fn at_a_terminal_init_prompts_for_missing_options() {
 #[test]
 fn a_server_is_added_to_the_configuration_and_checked_first() {
     let folder = tempfile::tempdir().unwrap();
-    // Where what is pinned is kept.
+    // The file of pins.
     let state = ("STATE_DIRECTORY", folder.path().to_str().unwrap());
     let run = |arguments: &[&str]| reported(&toolbus_in(folder.path(), arguments, &[state]));
     let file = folder.path().join("toolbus.toml");
@@ -407,7 +407,7 @@ fn a_server_is_added_to_the_configuration_and_checked_first() {
     std::fs::write(&file, "[mcp]\nservers_file = \"mcp.json\"\n").unwrap();
     let (code, reported) = run(&["mcp", "add", "gh", "--force", "--", "true"]);
     assert!(code == Some(2) && reported.contains("change it where it is"), "{reported}");
-    // What is wrong with another server was so before.
+    // The mistake of another server was there before.
     std::fs::write(folder.path().join("mcp.json"), r#"{"mcpServers": {"gh": {"command": "${NOWHERE}"}}}"#).unwrap();
     std::fs::write(&file, "[mcp]\nservers_file = \"mcp.json\"\n").unwrap();
     let (code, reported) = run(&["mcp", "add", "y", "--", program, ECHO]);

@@ -158,7 +158,7 @@ fn both_messages_and_the_trace_are_shown_on_request() {
     let traces: Vec<&str> =
         err.lines().filter_map(|line| line.trim().strip_prefix("trace id")).map(str::trim).collect();
     let [request, reply] = traces[..] else { panic!("one trace for each message: {err}") };
-    assert_eq!(request, reply, "the answer belongs to the trace of its request");
+    assert_eq!(request, reply, "the reply belongs to the trace of its request");
     assert!(request.len() == 32 && request.bytes().all(|byte| byte.is_ascii_hexdigit()), "{request}");
 }
 

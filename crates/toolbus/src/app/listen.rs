@@ -179,7 +179,7 @@ impl App {
     }
 }
 
-/// Refuses requests to the MCP server until it is known what is switched off.
+/// Refuses requests to the MCP server until the switches have been read.
 async fn refuse_until_read(
     State(shared): State<watch::Receiver<SharedState>>,
     request: Request,

@@ -34,7 +34,7 @@ const MAX_NAMES: usize = 64;
 /// Announcements that may wait.
 const PREFETCH: u16 = 64;
 
-/// Announces this daemon, and hears of others.
+/// Announces this daemon, and receives the announcements of others.
 pub(super) struct OtherDaemons {
     bus: Arc<dyn Bus>,
     own: Pong,
@@ -143,7 +143,7 @@ impl OtherDaemons {
         }
     }
 
-    /// Publishes what this daemon is. Where the broker does not permit that, the others do not hear of it.
+    /// Publishes the announcement of this daemon. Where the broker does not permit that, the others do not get it.
     async fn announce(&mut self) {
         self.own.config_digest = self.digest.borrow_and_update().clone();
         let envelope = Envelope::outgoing(message_type::PONG, &self.own.name, Random::SYSTEM.id(), self.clock.wall());

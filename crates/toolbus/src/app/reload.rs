@@ -61,7 +61,7 @@ pub(super) enum Change {
 }
 
 impl App {
-    /// Takes over what may have changed, and logs what came of it.
+    /// Takes over a change, and logs the result.
     pub(super) async fn take_over(&mut self, change: Change) {
         let request = match change {
             Change::ServersFile => {
@@ -75,7 +75,7 @@ impl App {
             }
             Change::Files => {
                 let now = fingerprint(&self.sources).await;
-                // What was read already, such as by `toolbus reload`, or is the same under another date.
+                // The files were read already, such as by `toolbus reload`, or have only another date.
                 if std::mem::replace(&mut self.files_read, now) == now {
                     return;
                 }
@@ -121,7 +121,8 @@ impl App {
         if let Some(widening) = next.widening(self.policy.unknown_callers(), &agents) {
             return Err(ReloadError::Widening(widening));
         }
-        // First: what is refused below may have got as far as the log. What waits for a restart is in use until then.
+        // First: errors of what is refused below are logged, too. Secrets that wait for a restart are in use until
+        // then.
         hide(&[&self.config, &next], &self.redactor);
         let has_servers = self.given.servers.is_some();
         let (waiting, merged) = (waiting(&self.config, &next, has_servers), merged(&self.config, &next, has_servers));
@@ -195,7 +196,7 @@ impl App {
         sets.extend(self.calls.sessions.current().into_iter().filter(|set| !is_of_server(set.name())));
         let count = placed.len();
         self.calls.sessions.replace(sets);
-        // Before what is new is there, and for what stays at once.
+        // Before new tools are registered, and at once for those that stay.
         self.pins.set_levels(next.pin_levels());
         self.policy.refresh();
         servers.apply(&next, placed);
@@ -224,7 +225,7 @@ pub(super) async fn fingerprint(sources: &Sources) -> Option<[u8; 32]> {
     reading.await.ok()
 }
 
-/// Logs what came of a reload, after which there are so many tools.
+/// Logs the result of a reload, with the number of tools after it.
 fn logged(reloaded: Result<ReloadReport, ReloadError>, tools: usize) -> ReloadReport {
     match reloaded {
         Ok(report) => {

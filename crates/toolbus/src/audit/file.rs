@@ -41,7 +41,7 @@ impl LogFile {
         Ok(Self { path: path.to_owned(), file: open(path)? })
     }
 
-    /// Opens the file anew by its name; on failure the one at hand stays in use.
+    /// Opens the file anew by its name; on failure the old one stays in use.
     pub(super) fn reopen(&mut self) -> Result<(), FileError> {
         self.file = open(&self.path)?;
         Ok(())
@@ -52,13 +52,13 @@ impl LogFile {
         self.file.write(bytes)
     }
 
-    /// Waits until what was appended is on the disk.
+    /// Waits until the appended bytes are on the disk.
     pub(super) fn sync(&self) -> io::Result<()> {
         self.file.sync_data()
     }
 }
 
-/// Checks what [`LogFile::open`] would refuse, without creating the file or writing to it.
+/// Checks whether [`LogFile::open`] would refuse the file, without creating it or writing to it.
 pub(super) fn check(path: &Path) -> Result<(), FileError> {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     match opened(path, APPENDED) {

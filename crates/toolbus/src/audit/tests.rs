@@ -222,7 +222,7 @@ async fn the_records_of_a_call_are_looked_up_by_its_id() {
     ["call-1", "call-2", "call-1"].into_iter().for_each(|call_id| log.record(record(call_id)));
     log.close(PATIENCE).await.unwrap();
     let text = fs::read_to_string(&file).unwrap();
-    // Lines of others, and more than are shown.
+    // Foreign lines, and more records than are shown.
     fs::write(&file, format!("no record\n{{}}\n{}", text.repeat(150))).unwrap();
     let found = records_of(&file, "call-1").unwrap();
     assert_eq!((found.len(), &found[0]["call_id"], &found[0]["asked"]), (200, &"call-1".into(), &"wether".into()));

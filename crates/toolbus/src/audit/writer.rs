@@ -113,7 +113,7 @@ impl WriterThread {
         }
     }
 
-    /// Makes lines of what is queued, up to a batch or to the end.
+    /// Makes lines of the queued records, up to a batch or to the end.
     fn gather(&mut self, first: WriterOrder) -> Option<oneshot::Sender<()>> {
         let mut next = Some(first);
         while let Some(order) = next {

@@ -1,4 +1,4 @@
-//! `toolbus agents`: who may use what, and why.
+//! `toolbus agents`: the tools that each agent may use, and why.
 
 use std::io::{self, Write};
 use std::process::ExitCode;
@@ -103,7 +103,7 @@ fn of_one(agent: &AgentTools) -> String {
         table.load_style(NOTHING).set_header(["TOOL", "SOURCE", "ALLOWED", "WHY"]);
         for tool in &agent.tools {
             let allowed = if tool.allowed { "yes" } else { "no" };
-            // What leaves no tool stands above the table.
+            // The reason that leaves no tool is above the table.
             let is_shown = agent.nothing.as_ref() == Some(&tool.because);
             let because = if is_shown { String::new() } else { one_line(&tool.because) };
             let because = format!("{because}{}{}", shadows(&tool.shadows), mark(&tool.suspect));
@@ -124,7 +124,7 @@ fn mark(suspect: &[String]) -> String {
     if suspect.is_empty() { String::new() } else { format!(" (suspect: {})", one_line(&suspect.join(", "))) }
 }
 
-/// Table of the rules beside the tools; without those that do not restrict.
+/// Table of the restricting rules beside the tools.
 fn rules(rules: &AppliedRules) -> String {
     let mut table = Table::new();
     table.load_style(NOTHING);

@@ -8,7 +8,7 @@ use toolbus_protocol::{Code, ParseError};
 
 /// Most that is read from standard input or a file, in bytes.
 const MAX_INPUT: u64 = 64 * 1024 * 1024;
-/// The value that stands for what is read from standard input.
+/// The value that stands for standard input.
 const STDIN: &str = "@-";
 
 /// Why the arguments cannot be sent.

@@ -116,7 +116,7 @@ impl CallArgs {
         Sender { agent: self.agent.clone(), login, binding, profile, ..Sender::default() }
     }
 
-    /// Who calls, as a daemon of this configuration sees it; `None` if it takes no call of this sender.
+    /// The caller, as a daemon of this configuration identifies it; `None` if it takes no call of this sender.
     fn seen(&self, config: &Config) -> Option<Caller> {
         let login = config.bus.url.login();
         let mut properties = Properties::default();

@@ -190,7 +190,7 @@ fn entry(args: &ConnectArgs, config: &Config, sources: &Sources) -> Result<Value
     Ok(Value::Object(entry))
 }
 
-/// The address by which a program of this machine reaches one that is listened on.
+/// The address by which a program of this machine reaches a listener.
 fn reachable(listen: SocketAddr) -> SocketAddr {
     let ip = if listen.ip().is_unspecified() { IpAddr::V4(Ipv4Addr::LOCALHOST) } else { listen.ip() };
     SocketAddr::new(ip, listen.port())

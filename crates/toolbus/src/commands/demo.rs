@@ -57,7 +57,7 @@ pub enum DemoError {
     Unexpected(&'static str, &'static str, String),
 }
 
-/// One call to show: what it is about, the request, and the outcome that it must have.
+/// One call to show: its title, the request, and the expected outcome.
 struct Scene {
     title: &'static str,
     tool: &'static str,
@@ -150,7 +150,7 @@ async fn play(client: &Client, scene: &Scene) -> Result<(), DemoError> {
 }
 
 impl Scene {
-    /// The outcome, if it is the one that the scene must have.
+    /// The outcome, if it is the expected one.
     fn check(&self, reply: &CallReply) -> Result<String, DemoError> {
         let outcome = outcome(reply);
         if outcome == self.outcome {

@@ -150,7 +150,7 @@ struct DlqWork<'a> {
 }
 
 impl DlqWork<'_> {
-    /// Opens the queues that are meant. Without a name, those that exist.
+    /// Opens the selected queues; without a name, those that exist.
     async fn queues(&self, selection: &LetterFilter) -> Result<Vec<(LetterQueue, DeadLetterQueue<'_>)>, DlqError> {
         let queues = letter_queues(self.config, selection.queue.as_deref()).map_err(DlqError::Usage)?;
         Ok(self.broker.open(queues).await?)
@@ -255,7 +255,7 @@ impl DlqWork<'_> {
                 names.push(queue.name().to_owned());
             }
         }
-        // While the question is open, the broker holds what was read: exactly that is removed.
+        // While the operator decides, the broker holds the letters that were read: exactly these are removed.
         let count = chosen.len();
         if count > 0 && !yes {
             let question = format!("Remove {} of {} for ever? [y/N] ", letters(count), names.join(", "));

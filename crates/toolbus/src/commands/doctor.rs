@@ -1,4 +1,4 @@
-//! `toolbus doctor`: what is wrong with an installation, and what mends it.
+//! `toolbus doctor`: the problems of an installation, and how to mend them.
 
 mod broker;
 mod configuration;
@@ -64,7 +64,7 @@ enum Verdict {
     Problem,
 }
 
-/// All findings, with the number of those that matter.
+/// All findings, with the numbers of problems and warnings.
 #[derive(Debug, Serialize)]
 struct Report {
     problems: usize,
@@ -72,7 +72,7 @@ struct Report {
     findings: Vec<Finding>,
 }
 
-/// Examines the installation, and prints what was found.
+/// Examines the installation, and prints the findings.
 ///
 /// # Errors
 ///
@@ -124,7 +124,7 @@ impl Finding {
         Self::new(subject, Verdict::Problem, text)
     }
 
-    /// The same, with what mends it.
+    /// The same, with advice.
     fn mended_by(self, mend: impl Into<String>) -> Self {
         Self { mend: Some(mend.into()), ..self }
     }
@@ -140,7 +140,7 @@ impl Report {
         Self { problems: count(Verdict::Problem), warnings: count(Verdict::Warning), findings }
     }
 
-    /// A line for each finding, with what mends it below; then their number.
+    /// A line for each finding, with its advice below; then their number.
     fn in_words(&self) -> String {
         let line = |Finding { subject, verdict, text, mend }: &Finding| {
             let (style, verdict) = match verdict {

@@ -63,7 +63,7 @@ impl NewFile {
     ///
     /// If nothing can be written beside it, or the file cannot be given to the owner.
     pub(super) fn new(target: &Path, text: &str, is_private: bool) -> Result<Self, TargetError> {
-        // A link stays one, and leads to what is new.
+        // A link stays one, and leads to the new file.
         let target = target.canonicalize().unwrap_or_else(|_| target.to_owned());
         let name = target.file_name().unwrap_or_default().to_string_lossy();
         let path = target.with_file_name(format!(".{}.{name}", std::process::id()));
@@ -100,7 +100,7 @@ impl NewFile {
         &self.path
     }
 
-    /// Puts it in place of what is there, or, unless it `may_replace` that, of nothing.
+    /// Renames it to its path, where it replaces a file only if it `may_replace` one.
     ///
     /// # Errors
     ///

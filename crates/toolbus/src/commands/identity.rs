@@ -1,14 +1,14 @@
-//! Who a call of `toolbus call` is to the daemon.
+//! The identity that a call of `toolbus call` has for the daemon.
 
 use toolbus_core::caller::{AgentName, Caller, IdentitySource};
 
 use crate::config::{BusUrl, Config};
 
-/// Refuses a call for another agent than the daemon would take it for, and one that it would not take at all.
+/// Refuses a call for an agent that the daemon would not identify it as, and a call that it would not take at all.
 ///
 /// # Errors
 ///
-/// If the call cannot be the agent's: what to do instead.
+/// If the call cannot be the agent's: the next step.
 pub(super) fn check(wanted: Option<&AgentName>, seen: Option<&Caller>, config: &Config) -> Result<(), String> {
     let Some(seen) = seen else {
         let agent = config.identity.agent.as_ref().map_or("one", AgentName::as_str);

@@ -253,7 +253,7 @@ fn how_to_see_all(changes: &Changes) -> String {
 fn differences(changes: &Changes) -> String {
     let Shown { text, is_whole, is_open } = shown_changes(changes);
     let (name, digest) = (one_line(&changes.name), changes.digest);
-    // An approval is suggested only for what is shown. The digest is whole: the author of both definitions could find
+    // An approval is suggested only for shown changes. The digest is whole: the author of both definitions could find
     // two whose digests begin alike.
     let is_unrecorded = |change: &Changed| change.is.state == ToolState::Unrecorded;
     let end = match (is_open, is_whole) {

@@ -255,7 +255,7 @@ impl Operator {
     }
 }
 
-/// The socket of a configuration; of one with mistakes, as far as it can be read: its daemon runs what it was before.
+/// The socket of a configuration; of one with mistakes, as far as it can be read: its daemon runs the previous version.
 fn socket(loaded: &Result<impl Borrow<Config>, impl Sized>, sources: &Sources) -> Option<PathBuf> {
     if let Ok(config) = loaded {
         return config.borrow().daemon.socket.clone();

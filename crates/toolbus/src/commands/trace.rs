@@ -1,4 +1,4 @@
-//! `toolbus trace`: what became of recent calls, and what the time of one went into.
+//! `toolbus trace`: the outcomes of recent calls, and the steps of one with their times.
 
 use std::io::{self, Write};
 use std::process::ExitCode;

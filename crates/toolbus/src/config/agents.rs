@@ -1,4 +1,4 @@
-//! `[agents.NAME]`: who may use what.
+//! `[agents.NAME]`: the tools that an agent may use.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;

@@ -16,12 +16,12 @@ const ENDPOINTS_FILE: &str = "rest.endpoints_file";
 /// Longest description of a tool that is kept, in bytes.
 const MAX_DESCRIPTION: usize = 16 * 1024;
 
-/// The endpoints that files have, and what is wrong with these.
+/// The endpoints that files have, and the mistakes in these.
 #[derive(Default)]
 pub(crate) struct DescribedRest {
     /// By the key that names their source.
     pub(crate) by_key: BTreeMap<String, DescribedEndpoints>,
-    /// The keys of what is wrong, the first that was given counts; and what it is.
+    /// The keys of a mistake, of which the first given one counts; and the mistake.
     pub(crate) problems: Vec<(Vec<KeyPath>, String)>,
     /// Whether there may be more, because a specification is at an address.
     pub(crate) is_open: bool,

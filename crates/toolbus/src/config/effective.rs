@@ -37,12 +37,12 @@ impl PartialEq for Origins {
 }
 
 impl Origins {
-    /// The locations of what is in a tree.
+    /// The locations of the values in a tree.
     pub(crate) fn of_tree(tree: &Tree) -> Self {
         let mut found = BTreeMap::new();
         each_value(tree.root(), &mut KeyPath::new(), "", &mut |path, key, value| {
             let origin = tree.origin(path);
-            // An empty table gives no value: what is in it is the default.
+            // An empty table gives no value: its keys have their defaults.
             if *origin != Origin::Default && !value.is_object() {
                 found.insert(key.to_owned(), origin.location(Part::Value));
             }
@@ -50,7 +50,7 @@ impl Origins {
         Self(Arc::new(found))
     }
 
-    /// Where the value of a key was given, or what it is a part of.
+    /// The location of the value of a key, or of the value that it is a part of.
     fn of(&self, key: &str) -> Option<&str> {
         let around = key.rmatch_indices(['.', '[']).filter_map(|(end, _)| key.get(..end));
         let found = std::iter::once(key).chain(around).find_map(|key| self.0.get(key));
@@ -77,7 +77,7 @@ impl Config {
     }
 }
 
-/// Whether a value is of forced arguments, which may hold what only the tool is to know.
+/// Whether a value is of forced arguments, which may be for the tool alone.
 fn is_forced(path: &[String]) -> bool {
     path.first().is_some_and(|section| section == "agents") && path.iter().any(|part| part == "arguments")
 }

@@ -23,7 +23,7 @@ pub(crate) struct PatternSite<'a> {
 enum PatternNames {
     /// Published names: a pattern that allows must match no further tool.
     Published,
-    /// Those within their tool sets as well: a prefix is no way around what restricts.
+    /// Names within their tool sets as well: a prefix is no way around a restriction.
     Either,
 }
 

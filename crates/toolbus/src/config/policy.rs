@@ -33,7 +33,7 @@ pub enum PolicyError {
 type RecipientLists = Arc<BTreeMap<Arc<str>, AllowedRecipients>>;
 
 impl Config {
-    /// Who may use what.
+    /// The policy of this configuration.
     ///
     /// # Errors
     ///

@@ -1,4 +1,4 @@
-//! Every secret of a configuration: what is removed from all that leaves the daemon.
+//! Every secret of a configuration; it is removed from every output of the daemon.
 //!
 //! What the schema calls a secret is one, but for headers and variables of programs: each of those *may* be one. It is
 //! one by its name (`names_secret`), or if it comes from `{ env = … }` or `{ file = … }`, unless its name is that of a
@@ -21,7 +21,7 @@ use super::{BusUrl, Config};
 
 /// Tables whose values are secrets by their names or sources.
 const OPEN_TABLES: [&str; 2] = ["env", "headers"];
-/// Keys of what may be where secrets are and is none as a whole: a login, and URLs, which may have a password.
+/// Keys whose values are no secrets as a whole: a login, and URLs, which may contain a password.
 const OPEN_KEYS: [&str; 3] = ["url", "index_url", "user"];
 /// The keys of the broker's password, and the one that every broker is installed with.
 const BUS_URL: &str = "bus.url";
@@ -199,7 +199,7 @@ const AMBIGUOUS: [&str; 2] = ["pwd", "pat"];
 /// Kinds of keys that open nothing.
 const HARMLESS_KEYS: [&str; 8] = ["primary", "foreign", "sort", "partition", "public", "group", "row", "hot"];
 
-/// Last words of names of what is handed on, and is no secret.
+/// Last words of names of values that are passed on and are no secrets.
 const SETTINGS: [&str; 22] = [
     "dir",
     "directory",
@@ -225,13 +225,13 @@ const SETTINGS: [&str; 22] = [
     "version",
 ];
 
-/// Whether what has this name is a setting like any other: `AWS_REGION`, `HOME`.
+/// Whether a value of this name is a setting like any other: `AWS_REGION`, `HOME`.
 fn names_setting(name: &str) -> bool {
     let lower = name.to_lowercase();
     lower.rsplit(|c: char| !c.is_alphanumeric()).next().is_some_and(|last| SETTINGS.contains(&last))
 }
 
-/// Whether what has this name is secret: `GITHUB_TOKEN`, `x-api-key`, `dbPassword`, `--client-secret`.
+/// Whether a value of this name is secret: `GITHUB_TOKEN`, `x-api-key`, `dbPassword`, `--client-secret`.
 fn names_secret(name: &str) -> bool {
     let lower = name.to_lowercase();
     let words: Vec<&str> = lower.split(|c: char| !c.is_alphanumeric()).filter(|word| !word.is_empty()).collect();

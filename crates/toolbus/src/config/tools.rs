@@ -144,7 +144,7 @@ impl Config {
         EgressRules::new(self.egress.clone(), agents, default.unwrap_or_default())
     }
 
-    /// Narrows what a tool may do; a limit of its own that is narrower stays.
+    /// Narrows the limits of a tool; its own narrower ones stay.
     pub(crate) fn limit(&self, tool: &mut Tool) {
         self.tools.limit(Arc::make_mut(&mut tool.descriptor));
     }

@@ -65,7 +65,7 @@ pub(crate) fn strays(
     environment.keys().filter(is_stray).take(MAX_STRAYS).map(warning).collect()
 }
 
-/// Secrets that stay in what leaves the daemon.
+/// Warnings about secrets that cannot be removed from outputs of the daemon.
 fn unremovable(config: &Config) -> Vec<String> {
     let unremovable = config.unremovable();
     let named = unremovable.iter().take(MAX_UNREMOVABLE).map(|(key, why)| {

@@ -1,4 +1,4 @@
-//! Other agents: their tools, and what hears them.
+//! Other agents: their tools, and the consumers of their messages.
 
 use std::sync::Arc;
 

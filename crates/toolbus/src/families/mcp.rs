@@ -1,4 +1,4 @@
-//! MCP servers: what runs them, the tools that manage them, and requests about them.
+//! MCP servers: their bridge, the tools that manage them, and requests about them.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -36,7 +36,7 @@ pub(super) struct McpFamily {
     management: ManagementTools,
     bus: Arc<dyn Bus>,
     store: Arc<dyn Store>,
-    /// Whether replicas share the store; then they follow what is registered.
+    /// Whether replicas share the store; then they take over each other's registrations.
     is_shared: bool,
     /// Whether calls are taken, and so the tools published.
     is_working: Arc<AtomicBool>,

@@ -9,10 +9,10 @@ use toolbus_core::toolsets::SessionSet;
 use super::{FamilyError, FamilyGuide, ToolFamily};
 use crate::config::Config;
 
-/// A change of what runs.
+/// A change of running parts.
 pub(crate) type Commit = Box<dyn FnOnce() + Send + Sync>;
 
-/// The configuration that families make their tools of, and what they make beside tools.
+/// The configuration of which families make their tools, and what they make beside tools.
 pub(crate) struct FamilyPlan<'a> {
     pub(crate) config: &'a Config,
     /// Gives the tool sets whose sessions go on.

@@ -161,7 +161,7 @@ impl RemoteSets {
         }
     }
 
-    /// Publishes what the other daemon lists, as far as it can be used.
+    /// Registers the tools that the other daemon lists, as far as they can be used.
     async fn take(&self, set: &Arc<LearntSet>, listing: RemoteListing, limits: &Limits, scanner: &Arc<Scanner>) {
         let RemoteListing { agent, tools, notice, bridge, rivals } = listing;
         let (bridge, rivals) =
@@ -357,7 +357,7 @@ impl LearntSet {
         self.state.lock().heard = Some(Clock::SYSTEM.now());
     }
 
-    /// Notes what is wrong with the other daemon, if anything is.
+    /// Notes the problem of the other daemon, if there is one.
     fn note(&self, error: Option<String>) {
         let mut state = self.state.lock();
         if state.last_error == error {

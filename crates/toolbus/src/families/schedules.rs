@@ -1,4 +1,4 @@
-//! Tasks that agents schedule: their tools, and what publishes them.
+//! Tasks that agents schedule: their tools, and their publisher.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,7 +20,7 @@ use toolbus_store::StoreUrl;
 use super::{Contributions, FamilyContext, FamilyError, FamilyGuide, FamilyPlan, Purpose, ToolFamily, Work};
 use crate::config::daemon::Role;
 
-/// Longest time for what is being published when the daemon ends.
+/// Longest time for publications in progress when the daemon ends.
 const PUBLISH_TIME: Duration = Duration::from_secs(5);
 
 /// Scheduled tasks.

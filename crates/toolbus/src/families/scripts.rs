@@ -53,7 +53,7 @@ pub(super) enum ScriptsError {
     /// There is no Python.
     #[error("script.python: {0}")]
     Interpreter(#[from] InterpreterError),
-    /// There is no sandbox, or one that is too weak.
+    /// The sandbox is missing or too weak.
     #[error(transparent)]
     Sandbox(#[from] StartError),
     /// Packages that were installed cannot be kept.
@@ -167,7 +167,7 @@ impl ToolFamily for ScriptFamily {
         });
     }
 
-    /// Ends what is kept ready.
+    /// Ends the prepared runners.
     fn end(&self, _: Duration) -> BoxFuture<'_, ()> {
         async move {
             if let Some(runs) = self.runs() {
@@ -289,7 +289,7 @@ fn bounds(section: &ScriptConfig, config: &Config) -> Bounds {
     }
 }
 
-/// The tools without what runs them.
+/// The tools without a runner.
 fn described(section: &ScriptConfig, config: &Config, memory: Option<&Arc<dyn WorkingMemory>>) -> Vec<Tool> {
     let python = settings(section, config, memory);
     let level = (section.runner == RunnerKind::Sandbox).then_some(section.sandbox.require);

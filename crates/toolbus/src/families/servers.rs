@@ -44,7 +44,7 @@ pub(crate) struct AppServers {
     bridge: mcp::Servers,
     launcher: Launcher,
     observer: Arc<dyn McpClientEvents>,
-    /// The servers as they are configured, with what is wrong with them.
+    /// The configured servers, with their mistakes.
     configured: Arc<RwLock<McpServers>>,
 }
 

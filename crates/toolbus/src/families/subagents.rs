@@ -1,4 +1,4 @@
-//! Tasks that agents give to others: their tools, and what takes reports and watches times.
+//! Tasks that agents give to others: their tools, the consumer of reports, and the watch on deadlines.
 
 use std::sync::Arc;
 

@@ -63,11 +63,11 @@ const MAX_RELOADS: usize = 8;
 /// A request for a reload; the report goes to the sender.
 pub type ReloadRequest = oneshot::Sender<ReloadReport>;
 
-/// Admin API: what operators can read and change.
+/// Admin API: the reads and changes of operators.
 pub struct Admin {
     /// The gates that calls pass.
     pub gates: Arc<Gates>,
-    /// Keeps what is switched off.
+    /// Stores the switches.
     pub switches: Arc<SwitchStore>,
     /// Pins of tools.
     pub pins: Option<Pins>,
@@ -81,7 +81,7 @@ pub struct Admin {
     pub families: FamilyViews,
     /// Dead letters; `None` for a configuration alone.
     pub dead_letters: Option<DeadLetterAdmin>,
-    /// Records what operators do.
+    /// Records the actions of operators.
     pub audit: Arc<dyn Audit>,
     /// The daemon as a whole; `None` for a configuration alone.
     pub daemon: Option<DaemonAdmin>,

@@ -1,4 +1,4 @@
-//! Bounds of bodies: what a request may bring, and what may be queued for clients that do not read.
+//! Bounds of bodies: of requests, and of responses that are queued for clients that do not read.
 
 use std::collections::HashMap;
 use std::sync::Arc;

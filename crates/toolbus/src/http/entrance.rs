@@ -1,6 +1,6 @@
-//! The entrance of the HTTP port. It runs on the thread of health probes, beside the threads that everything else runs on:
-//! it serves those itself, and hands all other connections on. So no number of other connections takes the probes' slots,
-//! and no work of others their time.
+//! The entrance of the HTTP port. It runs on the thread of health probes, beside the threads that everything else runs
+//! on: it serves those itself, and hands all other connections on. So other connections take neither the probes' slots
+//! nor their time.
 
 use std::collections::VecDeque;
 use std::future::pending;

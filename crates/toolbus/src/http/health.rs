@@ -349,7 +349,7 @@ impl Health {
         }
     }
 
-    /// Who may use what.
+    /// The policy for callers.
     pub(super) fn policy(&self) -> &PolicyHandle {
         &self.sources.policy
     }
@@ -413,7 +413,7 @@ impl Health {
         required_servers.iter().filter_map(blocker).collect()
     }
 
-    /// Remembers what came of a reload that has just ended.
+    /// Remembers the report of a reload that has just ended.
     pub fn reloaded(&self, report: ReloadReport) {
         let mut reloads = self.reloads.lock();
         let counts = &mut reloads.counts;

@@ -44,7 +44,7 @@ const MAX_REDACTED: usize = 64 * 1024 * 1024;
 const NO_CONSOLE: &str = "The console is off. Set http.admin_token, and http.console to true where http.listen is no \
                           address of this machine alone; then restart the daemon.\n";
 
-/// Who may use the socket: only the user of the daemon.
+/// Mode of the socket: only the user of the daemon may use it.
 const MODE: u32 = 0o600;
 /// Longest wait for another daemon that is taking a socket of the same folder.
 const LOCK_TIME: Duration = Duration::from_secs(5);
@@ -290,7 +290,7 @@ async fn redact(State(redactor): State<Redactor>, response: Response) -> Respons
     }
 }
 
-/// Why there is no socket for operators, and what to do about it.
+/// Why there is no socket for operators, and the next step.
 #[derive(Debug, thiserror::Error)]
 pub enum SocketError {
     /// Another daemon has it.

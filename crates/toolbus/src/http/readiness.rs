@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use toolbus_core::bus::BusState;
 use toolbus_mcp_client::status::PhaseName;
 
-/// Longest text of others that is shown, in characters.
+/// Longest foreign text that is shown, in characters.
 const MAX_TEXT: usize = 300;
 /// Beginning of the last error of an MCP server that goes on as it was, because its new configuration has a mistake.
 /// The mistake follows.

@@ -23,7 +23,7 @@ pub struct Replica {
 /// The state of a store that replicas share. By default there is none.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SharedState {
-    /// Whether what is shared has not been read since the start, so that no call may run.
+    /// Whether the shared state has not been read since the start, so that no call may run.
     pub is_unread: bool,
     /// Why the store cannot be used now, if it cannot.
     pub away: Option<String>,
@@ -54,9 +54,9 @@ impl SharedState {
 /// Numbers of replicas.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ReplicaCounts {
-    /// Those with the configuration of this one, itself included, and those that do something else.
+    /// Replicas with the configuration of this one, itself included, and those with other roles.
     pub same: usize,
-    /// Those that do the same with another configuration.
+    /// Replicas with the same roles and another configuration.
     pub different: usize,
 }
 

@@ -14,8 +14,8 @@ use toolbus_core::Clock;
 use toolbus_core::throttle::Throttle;
 use toolbus_mcp_server::TokenId;
 
-/// Slots of connections that have shown no valid token. A further connection takes the slot of one that waits for a
-/// request, or waits for a slot.
+/// Slots of connections without a valid token. A further connection takes the slot of one that waits for a request, or
+/// waits for a slot.
 pub(super) const MAX_ANONYMOUS: usize = 64;
 /// Slots of connections that have shown a valid token.
 pub(super) const MAX_KNOWN: usize = 1216;
@@ -25,13 +25,13 @@ pub(super) const MAX_GUESTS: usize = 256;
 pub(super) const MAX_SLOWED: usize = 256;
 /// Longest time for a client to send the head of a request, from its first byte.
 pub(super) const HEAD_TIME: Duration = Duration::from_secs(2);
-/// Least wait for a head: one that is sent at once has arrived by then.
+/// Least wait for a head: a head that is sent at once has arrived by then.
 pub(super) const GRACE: Duration = Duration::from_millis(250);
 /// Default time limit of a request and its response.
 pub(super) const REQUEST_TIME: Duration = Duration::from_secs(10);
 /// Longest wait of a connection for its next request.
 pub(super) const IDLE_TIME: Duration = Duration::from_secs(60);
-/// Longest time for which a client may read nothing of what is sent to it.
+/// Longest time for which a client may read nothing of its response.
 pub(super) const WRITE_TIME: Duration = Duration::from_secs(30);
 /// Longest wait for the slot of an evicted connection.
 const EVICTION_TIME: Duration = Duration::from_secs(1);
@@ -182,7 +182,7 @@ impl Slots {
     }
 }
 
-/// The state of one connection: what it does, until when it may, and which slot it holds.
+/// The state of one connection: its phase, its time limit, and its slot.
 #[derive(Debug)]
 pub(crate) struct ConnectionState {
     /// Key of the connection in [`Slots`].
@@ -199,7 +199,7 @@ struct Inner {
     phase: ConnectionPhase,
     /// When the phase began.
     since: Instant,
-    /// Since when the client has read nothing of what is written.
+    /// Time since which the client has read nothing of its response.
     blocked: Option<Instant>,
     /// The deadline once the server stops.
     end: Option<Instant>,
@@ -338,7 +338,7 @@ impl ConnectionState {
         self.inner.lock().enter(ConnectionPhase::Idle);
     }
 
-    /// Notes whether the client reads what is written; called when that changes.
+    /// Notes whether the client reads its response; called when that changes.
     pub(super) fn wrote(&self, is_blocked: bool) {
         let mut inner = self.inner.lock();
         inner.blocked = is_blocked.then(|| inner.clock.now());
@@ -348,7 +348,7 @@ impl ConnectionState {
         }
     }
 
-    /// Notes that the server stops: what is in progress gets the time of one request.
+    /// Notes that the server stops: requests in progress get the time of one request.
     pub(super) fn stop(&self) {
         let mut inner = self.inner.lock();
         inner.end = Some(inner.clock.now() + REQUEST_TIME);
@@ -367,8 +367,8 @@ impl ConnectionState {
         times.into_iter().flatten().min()
     }
 
-    /// Since when the connection could have been closed without loss, if it can be and is of this class. One that does not
-    /// read its response sorts after all that are idle.
+    /// Time since which the connection could have been closed without loss, if it can be and is of this class. A
+    /// connection that does not read its response sorts after all idle ones.
     fn waits_since(&self, class: Class) -> Option<(bool, Instant)> {
         let inner = self.inner.lock();
         let waits = inner.class == class && inner.waits();

@@ -125,7 +125,7 @@ pub(super) fn http_state(health: Arc<Health>) -> HttpState {
     }
 }
 
-/// A server on a free port, and what feeds it.
+/// A server on a free port, and its sources of data.
 struct Fixture {
     address: SocketAddr,
     bus: watch::Sender<BusState>,
@@ -461,7 +461,7 @@ async fn connections_that_send_half_a_head_or_read_nothing_take_no_slot_of_a_pro
     let mut held = Vec::new();
     for sent in ["", "GET /livez HTTP/1.1\r\n", &unread, "GET /none HTTP/1.1\r\n"].into_iter().cycle().take(600) {
         let mut stream = TcpStream::connect(fixture.address).await.unwrap();
-        // One that was closed already makes room as well.
+        // A connection that was closed already makes room as well.
         let _ = stream.write_all(sent.as_bytes()).await;
         held.push(stream);
     }

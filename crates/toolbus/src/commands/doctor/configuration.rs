@@ -1,4 +1,4 @@
-//! The configuration: what `toolbus check` finds, and who else may read or change the files.
+//! The configuration: the findings of `toolbus check`, and the permissions of the files.
 
 use std::path::{Path, PathBuf};
 

@@ -1,4 +1,4 @@
-//! The running daemon: whether there is one, its version, and what keeps it from taking calls.
+//! The running daemon: whether there is one, its version, and what blocks its readiness.
 
 use axum::http::Method;
 use toolbus_mcp_client::status::ServerStatus;

@@ -1,4 +1,4 @@
-//! The store: whether it takes and gives back a value, and who else may read its files.
+//! The store: whether it takes and gives back a value, and the permissions of its files.
 
 use std::fs::{self, DirBuilder};
 use std::os::unix::fs::DirBuilderExt as _;

@@ -95,7 +95,7 @@ pub(super) fn run(args: &AddArgs, operator: &Operator) -> Result<ExitCode, Targe
     }
     let mistakes = |problems| TargetError::Mistakes(problems);
     let loaded = Config::load_for(&sources, &[]).map_err(|problems| mistakes(problems.of_file(draft.path(), &file)))?;
-    // What is wrong with other servers was so before.
+    // Mistakes of other servers were there before.
     let servers = loaded.config.mcp_servers();
     if let Some(problem) = servers.problems.iter().find(|problem| !known.contains(&problem.to_string())) {
         return Err(TargetError::Usage(format!("nothing was written: {problem}")));

@@ -21,7 +21,7 @@ pub(super) fn in_full(server: &ServerStatus) -> String {
     parts.join("\n\n")
 }
 
-/// Table of the server's facts, without those that are unknown or do not apply.
+/// Table of the server's known facts.
 fn facts(server: &ServerStatus) -> String {
     let mut table = Table::new();
     table.load_style(NOTHING);
@@ -93,7 +93,7 @@ pub(super) fn suspect(server: &ServerStatus) -> Option<String> {
     (!server.suspect.is_empty()).then(|| format!("{}{more}", plain(&table)))
 }
 
-/// The tools whose texts were cleaned, and what was taken out.
+/// The tools whose texts were cleaned, and the removed characters.
 pub(super) fn cleaned(server: &ServerStatus) -> Option<String> {
     let mut table = Table::new();
     table.load_style(NOTHING).set_header(["CLEANED TOOL", "REMOVED"]);

@@ -33,7 +33,7 @@ pub(super) struct TestArgs {
     name: String,
 }
 
-/// Tries the server, and prints what came of it.
+/// Tries the server, and prints the report.
 pub(super) async fn run(args: TestArgs, operator: &Operator) -> Result<ExitCode, TargetError> {
     let loaded = Config::load_for(&operator.sources, &["mcp"]).map_err(TargetError::Mistakes)?;
     let spec = find(&loaded.config.mcp_servers(), &args.name)?;

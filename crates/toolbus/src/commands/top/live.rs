@@ -119,7 +119,7 @@ impl Drop for Screen {
     }
 }
 
-/// Makes the terminal what it was, as far as there still is one.
+/// Restores the terminal, as far as there still is one.
 fn restore() {
     let _ = disable_raw_mode();
     let _ = execute!(stdout(), LeaveAlternateScreen, Show);

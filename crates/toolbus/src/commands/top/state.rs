@@ -82,7 +82,7 @@ pub(super) struct Row {
 /// A request of a key to the loop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum KeyEffect {
-    /// Nothing but drawing.
+    /// A new drawing alone.
     Draw,
     /// The recent calls of the view that was opened.
     Calls,
@@ -229,7 +229,7 @@ impl State {
         format!("{}{filter}", path.chain([last]).collect::<Vec<_>>().join(" > "))
     }
 
-    /// Changes what is shown.
+    /// Applies a key to the view.
     pub(super) fn press(&mut self, key: KeyEvent) -> KeyEffect {
         match key.code {
             KeyCode::Char('c') if key.modifiers.contains(KeyModifiers::CONTROL) => return KeyEffect::Quit,

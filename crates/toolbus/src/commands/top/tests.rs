@@ -1,4 +1,4 @@
-//! The view of fixed totals, and what keys make of it.
+//! The view of fixed totals, and the effect of keys.
 
 use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use ratatui::Terminal;

@@ -11,10 +11,10 @@ use super::{RuleChecker, below};
 /// A program that is there wherever this one runs, also where there is no shell.
 const STAND_IN: &str = "/proc/self/exe";
 
-/// Adds what an entry must have, so that the rest of it can be looked at.
+/// Adds the required keys of an entry, so that the rest of it can be checked.
 type Complete = fn(&mut Map<String, Value>);
 
-/// The key of a mistake in an entry, and what is wrong there.
+/// The key of a mistake in an entry, and the mistake.
 type KeyMistake = (&'static str, String);
 
 impl RuleChecker<'_> {
@@ -63,7 +63,7 @@ impl RuleChecker<'_> {
             let mut entry = entry.clone();
             let Some(table) = entry.as_object_mut() else { continue };
             let here = below(&list, &[&index.to_string()]);
-            // What is missing stands for the entry as a whole; the rest of it is looked at all the same.
+            // A missing key is reported at the entry as a whole; the rest of it is checked all the same.
             self.wrong.retain(|wrong| *wrong != here);
             table.retain(|key, _| !self.wrong.iter().any(|w| w.starts_with(&here) && w.get(here.len()) == Some(key)));
             complete(table);
@@ -134,7 +134,7 @@ fn complete_command(command: &mut Map<String, Value>) {
     }
     if !command.contains_key("command") {
         command.insert("command".to_owned(), Value::from(vec![STAND_IN]));
-        // What its own arguments would have had is not reported as unused.
+        // Settings of its missing arguments are not reported as unused.
         command.insert("stdin".to_owned(), Value::from("arguments"));
     }
 }

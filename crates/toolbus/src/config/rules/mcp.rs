@@ -1,4 +1,4 @@
-//! Checks of MCP servers, and of what backs a tool set.
+//! Checks of MCP servers, and of the backends of tool sets.
 
 use std::collections::BTreeMap;
 
@@ -59,7 +59,7 @@ impl RuleChecker<'_> {
             match server.finish(name) {
                 Err(mistake) if mistake.key.is_empty() => self.report_at(vec![here], Part::Key, mistake.what),
                 Err(mistake) => {
-                    // What is missing stands for the server as a whole.
+                    // A missing key is reported at the server as a whole.
                     let at = vec![below(&here, &[mistake.key]), here];
                     self.report_at(at, Part::Value, mistake.what);
                 }

@@ -1,4 +1,4 @@
-//! MCP servers of a file that is read again: what cannot be used as it is written stays as it was.
+//! MCP servers of a file that is read again: a server with a mistake goes on with its previous definition.
 
 use tempfile::TempDir;
 use toolbus_mcp_client::spec::TransportSpec;
@@ -65,7 +65,7 @@ fn a_server_with_a_mistake_stays_as_it_was_until_that_is_mended() {
     assert_eq!(kept.config.digest(), running.digest(), "the same servers run");
 
     let still = files.again("", TYPO, Some(&kept.config));
-    assert_eq!(still.config.mcp_servers(), kept.config.mcp_servers(), "nothing new is told");
+    assert_eq!(still.config.mcp_servers(), kept.config.mcp_servers(), "no new warning");
     let unread = files.again("", "{", Some(&still.config));
     insta::assert_snapshot!(reported(&unread), @"
     web: http://h/

@@ -1,4 +1,4 @@
-//! Who may enter at the MCP server: what is refused, what is suspicious, and that no token is shown.
+//! Access to the MCP server: mistakes, warnings, and that no token is shown.
 
 use super::*;
 

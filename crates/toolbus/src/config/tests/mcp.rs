@@ -1,4 +1,4 @@
-//! MCP servers: in sections and in the file, what backs tool sets, and what the rules for agents make of them.
+//! MCP servers: in sections and in the file, as backends of tool sets, and in the rules for agents.
 
 use toolbus_mcp_client::spec::{Credential, Credentials, HttpKind, ServerSpec, TransportSpec};
 

@@ -13,7 +13,7 @@ use crate::config::{Config, Role};
 pub(super) const UNKNOWN: &str = "is no tool of this configuration; it may be one of an MCP server, which is known once \
                                   that is connected";
 
-/// Warnings about valid but suspicious settings, and about what cannot be used now.
+/// Warnings about valid but suspicious settings, and about servers that cannot be used now.
 pub(super) fn warnings(config: &Config) -> Vec<String> {
     let mcp = &config.mcp;
     let mut warnings = Vec::new();
@@ -58,7 +58,7 @@ impl Config {
     /// Programs of MCP servers that cannot be started here, by server: for who checks a configuration. The daemon tries them.
     pub(crate) fn missing_programs(&self) -> Vec<String> {
         let missing = |spec: ServerSpec| match &spec.transport {
-            // What stands for a placeholder is known to a session alone.
+            // The value of a placeholder is known to a session alone.
             TransportSpec::Stdio(program) if !spec.is_disabled && placeholder(&spec).is_none() => {
                 Some(format!("MCP server `{}`: {}", spec.name, hindrance(program)?))
             }

@@ -1,4 +1,4 @@
-//! Texts that operators write for models: invisible characters, and what would make a server suspect.
+//! Texts that operators write for models: invisible characters, and texts for which a server's tool would be suspect.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! Actions of operators, recorded in the audit with who did it.
+//! Actions of operators, recorded in the audit with their operator.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -34,7 +34,7 @@ impl Actor {
         Self { through: if is_admin { "admin_token on the console" } else { "read_token on the console" }, remote }
     }
 
-    /// A record of now of what this operator did, or tried to.
+    /// A record of an action of this operator, or of its attempt, at this time.
     pub(in crate::http) fn record(self, action: &str, is_done: bool) -> AuditRecord {
         let status = if is_done { Status::Ok } else { Status::Error };
         AuditRecord::acted(self.through, action, self.remote, status)
@@ -115,7 +115,7 @@ impl Acting<'_> {
         done
     }
 
-    /// Lets through what a name means: see [`Admin::approve_pin`].
+    /// Approves the tools that a name means: see [`Admin::approve_pin`].
     ///
     /// # Errors
     ///

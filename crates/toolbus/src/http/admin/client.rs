@@ -37,7 +37,7 @@ pub enum AdminClient {
     },
 }
 
-/// Why a request to a daemon failed, and what to do next.
+/// Why a request to a daemon failed, and the next step.
 #[derive(Debug, thiserror::Error)]
 pub enum AdminClientError {
     /// The socket is another user's.

@@ -20,7 +20,7 @@ use crate::dead_letters::{Letter, LetterBroker, LetterQueue, letter_queues};
 
 /// Letters that are listed, and acted on, at most.
 pub const MAX_LETTERS: usize = 200;
-/// Letters that are read to find those that are meant.
+/// Letters that are read to find the selected ones.
 const MAX_READ: usize = 1_000;
 /// Time in which letters are begun to be read for a list, and for an action.
 const READ_TIME: Duration = Duration::from_secs(4);
@@ -114,7 +114,7 @@ impl LetterOutcome {
         }
     }
 
-    /// Notes what became of the letters that were not come to.
+    /// Notes why the remaining letters were not reached.
     fn rest(&mut self, count: usize, done: Result<(), DeadLetterError>) {
         let reason = match done {
             Ok(()) if self.is_late => Some("the broker was slow".to_owned()),
@@ -178,7 +178,7 @@ impl Admin {
     ///
     /// # Errors
     ///
-    /// If the bus has none, or the broker is away. What goes wrong later is in the outcome.
+    /// If the bus has none, or the broker is away. Later errors are in the outcome.
     pub(super) async fn act_on_letters(
         &self,
         action: LetterAction,

@@ -1,4 +1,4 @@
-//! Pins in the admin API: what is quarantined, how it changed, and its approval.
+//! Pins in the admin API: quarantined tools, their changes, and their approval.
 
 use std::collections::HashMap;
 

@@ -21,12 +21,12 @@ pub const MAX_INNER: usize = 200;
 /// Levels of inner calls within each other.
 const MAX_DEPTH: usize = 16;
 
-/// Whether a status is one of those that `failed` stands for.
+/// Whether the filter `failed` includes a status.
 pub(crate) fn is_failure(status: &str) -> bool {
     !["ok", ATTACHED, IN_FLIGHT].contains(&status)
 }
 
-/// Which calls are meant: those that have everything that is given.
+/// Selection of calls: those that match every given field.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct RecentQuery {
@@ -93,7 +93,7 @@ pub struct RecentFound {
     pub recorded: Vec<Map<String, Value>>,
 }
 
-/// A call, and what its time went into.
+/// A call, and the steps that took its time.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct CallTrace {

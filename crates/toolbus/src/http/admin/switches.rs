@@ -9,20 +9,20 @@ use toolbus_core::store::{Store, StoreError};
 
 use super::view::ApiError;
 
-/// The store's namespace of what is switched off: keys without values, as `kind/name`.
+/// The store's namespace of switches that are off: keys without values, as `kind/name`.
 pub const NAMESPACE: &str = "disabled";
 
-/// Keeps what is switched off over restarts.
+/// Keeps switches over restarts.
 pub struct SwitchStore {
     store: Option<Arc<dyn Store>>,
     /// Whether other daemons use it, and this one follows it.
     is_shared: bool,
-    /// One change at a time, so that store and daemon cannot end up with different ones. With what is off and could not be
-    /// stored.
+    /// Switches that are off and could not be stored. The lock lets one change run at a time, so that store and daemon
+    /// cannot end up with different ones.
     changing: Mutex<BTreeSet<Switch>>,
 }
 
-/// Why it is not known what was switched off, so that the daemon must not run calls: it could run what it must not.
+/// Why the switches cannot be read; the daemon must run no calls then, as one of them may be switched off.
 #[derive(Debug, thiserror::Error)]
 pub enum LoadError {
     /// The store cannot be read.
@@ -39,7 +39,7 @@ pub enum LoadError {
 }
 
 impl SwitchStore {
-    /// Keeps what is switched off in `store`, which other daemons may share. Nothing is read yet.
+    /// Keeps switches in `store`, which other daemons may share. Nothing is read yet.
     #[must_use]
     pub fn new(store: Arc<dyn Store>, is_shared: bool) -> Self {
         Self { store: Some(store), is_shared, changing: Mutex::default() }
@@ -96,7 +96,7 @@ impl SwitchStore {
         !self.changing.lock().await.is_empty()
     }
 
-    /// Writes what is switched off here into a store that has lost it.
+    /// Writes the switches of this daemon into a store that has lost them.
     ///
     /// # Errors
     ///

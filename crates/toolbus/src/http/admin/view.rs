@@ -114,7 +114,7 @@ pub struct AppliedRules {
     pub bindings: Vec<String>,
 }
 
-/// A rule, and what it is for.
+/// A rule, and its purpose.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NamedRule {
     /// Subject of the rule.
@@ -168,7 +168,7 @@ pub struct Question {
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct CallRequest {
-    /// Who calls; absent: a caller without a section.
+    /// The caller; absent: one without a section.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub agent: Option<String>,
     /// Which tool.

@@ -1,4 +1,4 @@
-//! The agents: which tools each may use and why, what a call of it would pass, and how two differ.
+//! The agents: which tools each may use and why, the gates of a call, and a comparison of two.
 
 use axum::Extension;
 use axum::extract::{Path, Query};
@@ -91,7 +91,7 @@ fn used(now: Option<usize>, most: usize) -> Markup {
     html! { (now.unwrap_or_default()) " of " (most) }
 }
 
-/// As what the agent is looked at, and which of its tools, as the address has it.
+/// The identity of the agent and the selection of its tools in the query.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct Role {

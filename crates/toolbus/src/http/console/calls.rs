@@ -1,4 +1,4 @@
-//! Recent calls, and what the time of one went into.
+//! Recent calls, and the steps of one with their times.
 
 use std::collections::BTreeSet;
 use std::time::SystemTime;
@@ -78,7 +78,7 @@ pub(super) async fn list(pages: PageWriter, Query(filter): Query<CallFilter>) ->
     pages.page("/calls", "Calls", true, &main)
 }
 
-/// Statuses that can be filtered by, and what they are called.
+/// Statuses that can be filtered by, and their labels.
 fn statuses() -> Vec<(String, String)> {
     let named =
         [("failed", "all that failed"), ("in_flight", "in flight"), ("ok", "ok"), ("error", "error of the tool")];
@@ -192,7 +192,7 @@ pub(super) async fn one(
 ) -> Response {
     let number = number.parse().ok();
     let mut found = pages.admin().recent(&RecentQuery { id: Some(id.clone()), number, ..RecentQuery::default() }).calls;
-    // Callers choose ids: one that a later call repeats leads to the call that the lists mean by it.
+    // Callers choose ids: a repeated one leads to the call to which the lists link it.
     found.sort_by_key(|call| id_of(call) != id);
     let Some((call, others)) = found.split_first() else {
         let absence = "No call of the last thousand has this id. The daemon keeps those since its start alone.";

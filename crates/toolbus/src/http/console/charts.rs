@@ -7,7 +7,7 @@ use super::history::MAX_STEPS;
 /// Size of a chart in its own units: one for each step across.
 const HEIGHT: f64 = 60.0;
 
-/// One line of a chart: what it is called, and its values, oldest first. Where there is none, the line has a gap.
+/// One line of a chart: its label, and its values, oldest first. Where there is none, the line has a gap.
 pub(super) struct ChartLine {
     pub(super) name: &'static str,
     pub(super) values: Vec<Option<f64>>,

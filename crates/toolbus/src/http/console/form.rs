@@ -19,7 +19,7 @@ const MAX_CHOICES: usize = 100;
 /// Before the name of an argument, in the name of its field.
 const PREFIX: &str = "argument.";
 
-/// Who calls: name, label and example of each field.
+/// Fields of the caller: name, label and example of each.
 const CALLER: [(&str, &str, &str); 4] = [
     ("agent", "As agent ", "a caller without a section"),
     ("binding", "Binding ", "channel:account"),

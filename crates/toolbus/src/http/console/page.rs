@@ -1,4 +1,4 @@
-//! Parts that all pages share: the frame, links, and texts of others, which are escaped, isolated and cut.
+//! Parts that all pages share: the frame, links, and foreign texts, which are escaped, isolated and cut.
 
 use std::sync::Arc;
 
@@ -19,9 +19,9 @@ use super::{Console, PATH};
 use crate::http::admin::view::ApiError;
 use crate::http::admin::{Actor, Admin, DEFAULT_AGENT};
 
-/// Longest text of others in a cell, in characters; the rest is shown when it is pointed at.
+/// Longest foreign text in a cell of a table, in characters; the rest is shown when it is pointed at.
 const MAX_CELL: usize = 120;
-/// Longest text of others that is shown when it is pointed at, in characters.
+/// Longest foreign text that is shown when it is pointed at, in characters.
 const MAX_TITLE: usize = 1_000;
 const UNRESERVED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'~');
 
@@ -63,7 +63,7 @@ pub(super) enum Status {
 }
 
 impl Status {
-    /// The mark, with a word for those who do not see it.
+    /// The mark, with a word for screen readers.
     pub(super) fn mark(self) -> Markup {
         let (class, sign, word) = match self {
             Self::Ok => ("ok", "●", "ok"),
@@ -111,7 +111,7 @@ impl PageWriter {
         self.console.config.borrow().store.url()
     }
 
-    /// A text of others in one line.
+    /// A foreign text in one line.
     pub(super) fn text(&self, text: &str) -> Markup {
         let clean = self.console.redactor.text(text);
         let line: String = clean.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
@@ -122,12 +122,12 @@ impl PageWriter {
         }
     }
 
-    /// A text of others with its lines, as a whole.
+    /// A foreign text with its lines, as a whole.
     pub(super) fn block(&self, text: &str) -> Markup {
         html! { pre dir="auto" tabindex="0" { (self.console.redactor.text(text)) } }
     }
 
-    /// The first bytes of a text of others with its lines, and how much there is of it.
+    /// The first bytes of a foreign text with its lines, and its size.
     pub(super) fn beginning(&self, text: &str, most: usize) -> Markup {
         html! {
             pre dir="auto" tabindex="0" { (self.console.redactor.beginning(text, most)) }
@@ -173,7 +173,7 @@ impl PageWriter {
         html! { @if !name.is_empty() { a.name href=(format!("{PATH}/{view}/{}", url_encoded(name))) { (self.text(name)) } } }
     }
 
-    /// A button that does something to what the page shows.
+    /// A button that acts on the subject of the page.
     pub(super) fn action(&self, path: &str, label: &str, fields: &[(&str, &str)]) -> Markup {
         html! {
             @if self.visitor.may_act {
@@ -234,7 +234,7 @@ impl PageWriter {
         (code, self.page("-", "Not here", false, &main)).into_response()
     }
 
-    /// The response to an action: the page at `path`, which shows what came of it, or why it was refused.
+    /// The response to an action: the page at `path`, which shows its result, or why it was refused.
     pub(super) fn acted<T>(&self, result: Result<T, ApiError>, path: &str) -> Response {
         match result {
             Ok(_) => see(path),

@@ -1,4 +1,4 @@
-//! Pinned tools, what changed in those that are not as they were, and their approval.
+//! Pinned tools, the changes of their definitions, and their approval.
 
 use axum::Extension;
 use axum::extract::{Path, Query};
@@ -17,7 +17,7 @@ use crate::http::admin::view::{ApiError, Approval, Changed, Changes, Pinned, Pin
 
 /// Stands for every state in which a tool is quarantined.
 const QUARANTINED: &str = "quarantined";
-/// States that can be filtered by, and what they are called.
+/// States that can be filtered by, and their labels.
 const STATES: [(&str, &str); 9] = [
     ("", "any"),
     (QUARANTINED, "quarantined"),
@@ -170,7 +170,7 @@ pub(super) async fn one(pages: PageWriter, Path(name): Path<String>, Query(of): 
     pages.page("/pins", &format!("Pins of {name}"), false, &main)
 }
 
-/// An approval is offered only for what is shown.
+/// An approval is offered only for shown changes.
 fn how_to_see_all(changes: &Changes) -> &'static str {
     match changes.more {
         0 => {

@@ -116,7 +116,7 @@ fn failure(pages: &PageWriter, error: &ToolError) -> Markup {
     html! { (pages.beginning(&error.message, MAX_SHOWN)) p { (effect) " " (retry) } }
 }
 
-/// The text of a result, and what it has beside text, up to [`MAX_SHOWN`] bytes.
+/// The text and the other blocks of a result, up to [`MAX_SHOWN`] bytes.
 fn content(pages: &PageWriter, result: &ToolInvokeResponse) -> Markup {
     let mut left = MAX_SHOWN;
     let mut take = |bytes: usize| {
@@ -150,7 +150,7 @@ fn text(pages: &PageWriter, text: &str, most: usize) -> Markup {
     }
 }
 
-/// An image, or type and size of what is not shown.
+/// An image, or type and size of another block.
 fn other(pages: &PageWriter, block: &ContentBlock, take: &mut impl FnMut(usize) -> usize) -> Markup {
     let data = block.data.as_deref().unwrap_or_default();
     let media_type = block.mime_type.as_deref().unwrap_or_default();

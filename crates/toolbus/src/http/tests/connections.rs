@@ -23,7 +23,7 @@ use crate::http::slots::*;
 /// A response that is long in leaving, in bytes.
 const LARGE: usize = 30 * WINDOW;
 
-/// A server, and what lets its slow requests end.
+/// A server, and the notification that lets its slow requests end.
 struct Fixture {
     server: Server,
     go_on: Arc<Notify>,
@@ -177,7 +177,7 @@ async fn a_client_that_reads_its_response_slowly_gets_all_of_it_and_may_then_idl
         taken += count;
     }
     assert!(Clock::SYSTEM.since(started) > IDLE_TIME * 2, "{:?}", Clock::SYSTEM.since(started));
-    // What is on its way counts as taken.
+    // Bytes in flight count as read.
     let rest = client.closed_after().await;
     assert!(rest > IDLE_TIME - WRITE_TIME && rest <= IDLE_TIME, "{rest:?}");
 }
@@ -202,7 +202,7 @@ async fn connections_that_wait_for_a_request_make_room_for_one_that_has_one() {
     let silent: Vec<Client> = (0..MAX_ANONYMOUS).map(|_| fixture.connect()).collect();
     assert_eq!(fixture.connect().get("/quick").await, quick());
     assert_eq!(Clock::SYSTEM.since(started).as_secs(), 0);
-    // Those that had waited longest went.
+    // The longest idle ones were closed.
     assert_eq!(idle.remove(0).closed_after().await.as_secs(), 0);
     drop(silent);
 }
@@ -252,7 +252,7 @@ async fn one_token_leaves_slots_to_every_other() {
     };
     let (first, second, third) = (streams(1).await, streams(2).await, streams(3).await);
     assert_eq!([first.len(), second.len(), third.len()], [MAX_KNOWN / 2, MAX_KNOWN / 4, MAX_KNOWN / 8]);
-    // What one gives back, the others may have.
+    // A slot that one token frees is free for the others.
     drop(first);
     tokio::time::sleep(Duration::from_millis(1)).await;
     assert!(streams(3).await.len() > MAX_KNOWN / 8);

@@ -1,4 +1,4 @@
-//! Connections without a network: in paused time, what is measured is exact, and nothing waits.
+//! Connections without a network, in paused time: measured times are exact, and no test waits.
 
 #![expect(clippy::disallowed_methods, reason = "tasks of a test end with its runtime")]
 

@@ -4,7 +4,7 @@ use toolbus_core::policy::{DefinitionCheck, Quarantine};
 
 use super::*;
 
-/// Holds back what is named.
+/// Quarantines the named tools.
 struct Holds(&'static [&'static str]);
 
 impl DefinitionCheck for Holds {
@@ -36,7 +36,7 @@ async fn a_required_tool_that_is_held_back_is_not_missing_and_blocks_all_the_sam
     assert_eq!(health.status().counts.held_back, 2);
 }
 
-/// Servers in every state that counts, and one that was left out.
+/// Servers in every relevant state, and one that was left out.
 struct Several;
 
 impl McpAdmin for Several {

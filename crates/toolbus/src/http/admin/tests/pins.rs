@@ -78,7 +78,7 @@ async fn a_quarantined_tool_is_listed_shown_and_approved_at_once() {
     let approved = fixture.approve("read", &Approval { source: None, digest: changes.digest }).await.unwrap();
     assert_eq!(approved.approved.len(), 1);
     assert!(fixture.is_listed());
-    assert!(*fixture.policy.changes().borrow() > version, "agents are told");
+    assert!(*fixture.policy.changes().borrow() > version, "a change is announced");
 }
 
 #[tokio::test]

@@ -5,7 +5,7 @@ use toolbus_mcp_client::status::{PhaseName, ServerStatus};
 use super::super::view::{McpRestart, McpServerList};
 use super::*;
 
-/// Three servers, and who was to be restarted.
+/// Three servers, and the names of those that were to be restarted.
 #[derive(Default)]
 struct Three(Mutex<Vec<String>>);
 
