@@ -68,7 +68,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_reader_that_has_gone_is_no_error() {
+    fn only_a_broken_pipe_is_no_error() {
         assert!(ignore_broken_pipe(Err(io::ErrorKind::BrokenPipe.into())).is_ok());
         assert!(ignore_broken_pipe(Err(io::ErrorKind::StorageFull.into())).is_err());
     }

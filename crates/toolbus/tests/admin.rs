@@ -228,7 +228,7 @@ fn a_file_is_evaluated_without_a_daemon() {
 }
 
 #[test]
-fn a_daemon_without_mcp_servers_reports_that() {
+fn a_daemon_without_mcp_servers_lists_none_and_refuses_to_show_one() {
     let served = Served::start("");
     let (code, out, _) = served.run(&["mcp", "list"]);
     assert!(code == 0 && out.starts_with("the daemon has no MCP servers: "), "{out}");
@@ -370,7 +370,7 @@ fn without_a_broker_the_running_daemon_makes_the_call() {
 }
 
 #[test]
-fn a_breaker_of_no_tool_is_not_reset() {
+fn an_unknown_breaker_is_not_reset() {
     let served = Served::start("");
     let (code, out, _) = served.run(&["breaker", "reset", "current_time"]);
     assert!(code == 0 && out.contains("got its calls already"), "{out}");

@@ -113,7 +113,7 @@ fn an_impossible_number_of_threads_is_reported() {
 }
 
 #[test]
-fn programs_can_read_what_is_printed() {
+fn output_for_programs_is_json() {
     let json = |arguments: &[&str]| json(&toolbus(arguments, &[]).stdout);
     assert_eq!(json(&["check", "--output", "json"])["valid"], true);
     assert_eq!(json(&["check", "--output", "json", "--set", "bus.nam=x"])["problems"][0]["key"], "bus.nam");

@@ -88,7 +88,7 @@ fn a_time_is_granted_only_when_one_is_given() {
 }
 
 #[test]
-fn a_reader_that_goes_away_is_no_error() {
+fn a_closed_pipe_of_standard_output_is_no_error() {
     let commands = [
         &["tools", "--offline"][..],
         &["schema"],
@@ -109,7 +109,7 @@ fn a_reader_that_goes_away_is_no_error() {
 }
 
 #[test]
-fn a_result_that_cannot_be_written_is_not_taken_for_a_call_that_was_not_made() {
+fn an_unwritable_result_is_reported_as_one_of_a_finished_call() {
     for output in ["table", "json"] {
         let folder = tempfile::tempdir().unwrap();
         let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();

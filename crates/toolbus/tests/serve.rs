@@ -109,7 +109,7 @@ fn a_daemon_with_mcp_clients_does_not_warn_of_being_unreachable() {
 }
 
 #[test]
-fn a_low_limit_of_open_files_is_a_warning_with_what_is_needed() {
+fn a_low_limit_of_open_files_is_a_warning_with_the_needed_one() {
     let mut served = Served::start_by(&["sh", "-c", "ulimit -n 300 && exec \"$0\" \"$@\""], &[]);
     let reported = served.read_until("limit of open files");
     assert!(

@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn daemons_conflict_that_share_queues_or_topics_and_no_configuration() {
+    fn daemons_that_share_queues_or_topics_without_the_same_configuration_conflict() {
         let (one, other) = (of_prefix("toolbus", "tool.invoke"), of_prefix("toolbus", "tool.invoke.lab"));
         assert_eq!(shares(&one, &other), Some(SharedIntake::Queues));
         assert_eq!(shares(&one, &one.clone()), None, "a replica");

@@ -441,7 +441,7 @@ mod tests {
     }
 
     #[test]
-    fn sessions_of_endpoints_end_with_the_rules_of_hosts_that_they_began_with() {
+    fn sessions_of_endpoints_end_when_their_host_rules_change() {
         let with = |section: &str| -> Config {
             let text = format!(
                 r#"{{"rest": {{"endpoints": [{{"name": "read", "description": "Reads", "url": "http://127.0.0.1:1/"}}]}},
@@ -519,7 +519,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_file_that_is_slow_to_read_holds_no_thread_of_the_runtime_up() {
+    async fn a_slow_file_blocks_no_thread_of_the_runtime() {
         let folder = tempfile::tempdir().unwrap();
         let pipe = folder.path().join("a.toml");
         assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
@@ -544,7 +544,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_pinned_server_that_is_taken_out_lets_nothing_through_while_it_goes() {
+    async fn a_removed_pinned_server_offers_no_changed_tool_until_it_is_gone() {
         let pinned = "[mcp.servers.x]\ncommand = 'true'\npin = true\n[pins]\nfile = 'none'\n";
         let (_folder, file, mut app) = app_of(pinned).await;
         let (policy, pins) = (app.policy.clone(), app.pins.clone());

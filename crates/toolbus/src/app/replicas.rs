@@ -201,7 +201,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_way_to_the_server_does_not_count_as_a_difference_of_clocks() {
+    fn latency_is_not_counted_as_clock_skew() {
         let skew = |server| {
             let [before, server, after] = [100.0, server, 103.0].map(Duration::from_secs_f64);
             clock_skew(before, server, after)

@@ -132,7 +132,7 @@ async fn registered(config: &Config) -> Vec<Arc<ToolDescriptor>> {
 }
 
 #[tokio::test]
-async fn each_profile_has_decided_about_every_tool_that_the_daemon_registers() {
+async fn each_profile_decides_about_every_tool_of_the_daemon() {
     let folder = tempfile::tempdir().unwrap();
     let config = everything(folder.path());
     let tools = registered(&config).await;

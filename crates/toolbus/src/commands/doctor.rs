@@ -176,7 +176,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_finding_is_a_line_with_what_mends_it_below() {
+    fn a_finding_is_a_line_with_its_advice_below() {
         let findings = [
             Finding::ok("broker", "RabbitMQ 3.10.8"),
             Finding::warning("configuration", "two\nlines\u{7}").mended_by("chmod o-r \u{1b}x"),

@@ -309,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_yes_on_a_terminal_is_one() {
+    fn only_yes_on_a_terminal_confirms() {
         let confirmed = |is_terminal: bool, typed: &str| {
             let mut question = Vec::new();
             let result = confirm("read", is_terminal, &mut typed.as_bytes(), &mut question);
@@ -388,7 +388,7 @@ mod tests {
     }
 
     #[test]
-    fn a_difference_ends_with_how_to_approve_exactly_it() {
+    fn a_difference_ends_with_the_command_that_approves_it() {
         let changed = pinned("read", ToolState::Changed, true);
         insta::assert_snapshot!(difference(changed, Some(BEFORE), Some(AFTER), 0), @r"
         read of mcp:files: changed, quarantined since 2026-01-02T03:04:05Z

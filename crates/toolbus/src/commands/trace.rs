@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn calls_are_listed_with_how_they_ended() {
+    fn calls_are_listed_with_their_outcomes() {
         let calls = vec![
             call("in_flight", None, None),
             call("timeout", Some("expired"), Some(30_000.0)),

@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_stream_with_too_much_in_it_is_broken_off_and_small_parts_are_not_counted() {
+    async fn a_stream_with_too_many_queued_bytes_is_aborted_and_small_parts_are_not_counted() {
         let responses = QueuedResponses::default();
         let parts = |size, count| {
             let parts = (0..count).map(move |_| Ok::<_, axum::Error>(Bytes::from(vec![b'x'; size])));

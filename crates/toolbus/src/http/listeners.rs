@@ -517,7 +517,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn of_daemons_that_start_at_once_over_a_dead_one_a_single_one_gets_the_socket() {
+    async fn one_of_several_daemons_that_start_at_once_gets_the_socket_of_a_dead_one() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("s");
         drop(std::os::unix::net::UnixListener::bind(&path).unwrap());

@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn pages_of_this_machine_and_listed_ones_may_enter() {
+    fn local_and_listed_origins_are_accepted() {
         assert!(is_let_in(&[]));
         for origin in [
             "http://localhost",
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_and_localhost_are_ours() {
+    fn addresses_and_localhost_are_accepted_hosts() {
         for host in
             ["localhost", "LocalHost:8471", "127.0.0.1", "127.0.0.1:8471", "[::1]:8471", "10.1.2.3", "[fd00::1]"]
         {
@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn names_that_are_listed_are_ours() {
+    fn listed_names_are_accepted_hosts() {
         for host in ["toolbus.example.com", "Toolbus.Example.com:8443"] {
             assert!(is_ours(&request("/readyz", &[host])), "{host}");
         }

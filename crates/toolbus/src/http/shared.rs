@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn a_replica_differs_that_does_the_same_with_another_configuration() {
+    fn a_replica_with_the_same_roles_and_another_configuration_differs() {
         let replicas = vec![replica("a", "x", "invoke"), replica("b", "y", "invoke"), replica("c", "y", "mcp")];
         let state = SharedState { replicas: replicas.clone(), own: "a".to_owned(), ..SharedState::default() };
         assert_eq!(replicas.iter().map(|replica| state.differs(replica)).collect::<Vec<_>>(), [false, true, false]);

@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn servers_are_judged_by_the_daemon_and_those_that_it_has_not_by_program_and_host() {
+    async fn servers_are_judged_by_the_daemon_and_others_by_program_and_host() {
         let mut config = Config::default();
         let server = |command: &str| ServerConfig { command: Some(command.to_owned()), ..ServerConfig::default() };
         let at = |url: &str| ServerConfig { url: Some(url.to_owned()), ..ServerConfig::default() };

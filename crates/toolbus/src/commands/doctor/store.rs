@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_running_daemon_is_believed_before_the_file_that_it_could_not_use() {
+    async fn the_running_daemons_state_in_memory_is_a_warning() {
         let folder = tempfile::tempdir().unwrap();
         let daemon = RunningDaemon { has_state_in_memory: true, ..RunningDaemon::default() };
         let [(verdict, text)] = &*found_beside(daemon, named(&folder.path().join("a.db"))).await else { panic!("one") };

@@ -130,7 +130,7 @@ mod tests {
     use crate::http::tests::example;
 
     #[test]
-    fn a_server_is_shown_with_its_tools_and_what_is_hidden() {
+    fn a_server_is_shown_with_its_visible_and_hidden_tools() {
         insta::assert_snapshot!(in_full(&example("files")), @r#"
         files: ready
 
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_is_shown_with_what_is_suspect_and_what_was_cleaned() {
+    fn a_server_is_shown_with_suspect_and_cleaned_texts() {
         let suspicion = Suspicion {
             rule: "conceal".into(),
             place: "parameters.properties.a".to_owned(),
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_is_shown_with_the_tools_whose_names_others_have() {
+    fn a_server_is_shown_with_its_shadowed_tools() {
         let shadowed = vec![ShadowedTool { name: "read_file".to_owned(), owner: "mcp:zzz".to_owned() }];
         let server = ServerStatus { shadowed, shadowed_total: 3, ..example("aaa") };
         insta::assert_snapshot!(super::shadowed(&server).unwrap(), @r"

@@ -48,7 +48,7 @@ const TYPO: &str =
     r#"{"mcpServers": {"files": {"command": "x", "toolTimeoutMs": "30s"}, "web": {"url": "http://h/"}}}"#;
 
 #[test]
-fn a_server_with_a_mistake_stays_as_it_was_until_that_is_mended() {
+fn a_server_with_a_mistake_keeps_its_previous_definition_until_it_is_mended() {
     let files = Files::new();
     insta::assert_snapshot!(reported(&files.again("", TYPO, None)), @"
     web: http://h/
@@ -107,7 +107,7 @@ fn a_misplaced_placeholder_leaves_a_server_as_it_was() {
 }
 
 #[test]
-fn a_server_of_a_section_gives_way_to_no_mistake_of_the_file() {
+fn a_server_of_a_section_stays_despite_a_mistake_in_the_file() {
     let files = Files::new();
     let section = "[mcp.servers.files]\ncommand = 'section'";
     let running = files.again(section, TYPO, None).config;

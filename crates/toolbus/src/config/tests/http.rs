@@ -19,7 +19,7 @@ fn an_agent_may_have_a_token_or_several_from_wherever_secrets_come() {
 }
 
 #[test]
-fn a_token_that_is_not_to_be_had_or_of_the_wrong_kind_is_a_problem() {
+fn a_missing_token_or_one_of_the_wrong_kind_is_a_problem() {
     insta::assert_snapshot!(problems("[http]\ntokens = { ana = ['x', { env = 'NONE' }] }"), @"a.toml:2:24: `http.tokens.ana[1]`: the environment variable `NONE` is not set, or is empty; set it, or name another source of this secret");
     insta::assert_snapshot!(problems("[http]\ntokens = { default = 'x' }"), @"a.toml:2:12: `http.tokens.default`: stands for every agent without a section; expected the name of one agent");
     for word in ["yes", "true"] {
@@ -61,7 +61,7 @@ fn the_console_needs_a_token_and_readers_one_of_their_own() {
 }
 
 #[test]
-fn a_token_that_no_client_can_send_is_a_problem_and_the_end_of_a_line_is_no_part_of_one() {
+fn an_unsendable_token_is_a_problem_and_a_line_end_is_not_part_of_it() {
     let text = "[http]\nadmin_token = { env = 'B' }\ntokens = { ana = { env = 'A' }, bea = [{ env = 'C' }] }";
     let [admin, ana, bea] = ["of-operators-alone", LONG, "s3cret-of-bea-alone"];
     let reported = |[admin, ana, bea]: [&str; 3]| load(&[text], &[("B", admin), ("A", ana), ("C", bea)], &[]);

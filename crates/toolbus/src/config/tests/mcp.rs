@@ -184,7 +184,7 @@ fn a_server_is_a_program_or_an_address() {
 }
 
 #[test]
-fn the_name_of_a_server_is_one_and_its_own() {
+fn the_name_of_a_server_is_valid_and_unique() {
     insta::assert_snapshot!(problems("[mcp.servers.Management]\ncommand = 'x'\n[mcp.servers.'']\ncommand = 'x'\n[mcp.servers.a]\ncommand = 'x'\n[mcp.servers.A]\ncommand = 'y'"), @r#"
     a.toml:1:14: `mcp.servers.Management`: "Management" is a reserved name; choose another name for this MCP server
     a.toml:3:14: `mcp.servers.""`: "" is no name of an MCP server; expected 1 to 64 characters, none of them a control character
@@ -221,7 +221,7 @@ fn queues_of_another_bridge_are_three_different_ones() {
 }
 
 #[test]
-fn a_tool_set_is_backed_by_one_server_that_there_is() {
+fn a_tool_set_is_backed_by_one_existing_server() {
     let servers = "[mcp.servers.files]\ncommand = 'x'\n";
     let set = |name: &str, lines: &str| format!("[toolsets.{name}]\nkind = 'mcp'\n{lines}\n");
     let reported = |sets: &[String]| problems(&format!("{servers}{}", sets.concat()));
@@ -315,7 +315,7 @@ fn placeholders_stand_in_the_servers_of_sessions_alone() {
 }
 
 #[test]
-fn servers_of_the_file_join_those_of_the_sections_which_win() {
+fn servers_of_sections_precede_those_of_the_file() {
     let json = r#"{"mcpServers": {"A": {"command": "file"}, "b": {"command": "file"}, "c": {"command": "{agent}", "args": ["{agent}"]}}}"#;
     let loaded = with_file("[mcp.servers.a]\ncommand = 'section'", json).unwrap();
     let specs = loaded.config.mcp_servers().specs;
@@ -380,14 +380,14 @@ fn names_of_tools_that_servers_may_have_are_warnings() {
 }
 
 #[test]
-fn the_tools_for_looking_at_servers_have_their_names_to_themselves() {
+fn names_of_the_tools_that_list_servers_are_reserved() {
     let endpoint = "[[rest.endpoints]]\nname = 'mcp_list_services'\ndescription = 'x'\nurl = 'https://h/'\n";
     assert!(load(&[endpoint], &[], &[]).is_ok());
     insta::assert_snapshot!(problems(&format!("{endpoint}[mcp.servers.a]\ncommand = 'x'")), @"a.toml:2:8: `rest.endpoints[0].name`: `mcp_list_services` is also the name of a tool for looking at MCP servers (see `mcp`); expected a name of its own");
 }
 
 #[test]
-fn parts_run_that_are_configured() {
+fn configured_parts_run() {
     let roles = |text: &str| {
         let loaded = load(&[text], &[], &[]).unwrap();
         let roles: Vec<_> = loaded.config.roles().into_iter().map(Role::as_str).collect();
@@ -425,7 +425,7 @@ fn no_problem_of_a_server_shows_a_secret() {
 }
 
 #[test]
-fn a_required_server_is_one_of_the_configuration() {
+fn an_unknown_required_server_is_refused() {
     let required = "mcp.required = ['Files', 'git']\n[mcp.servers.files]\ncommand = 'x'\n";
     insta::assert_snapshot!(with_file(required, r#"{"mcpServers": {"gut": {"command": "x"}}}"#).unwrap_err(), @"a.toml:2:26: `mcp.required[1]`: there is no MCP server `git`; did you mean `gut`? expected one of `files`, `gut`");
     // A server that is left out, or may be in a file that cannot be read, is a matter of readiness.

@@ -116,7 +116,7 @@ fn certificates_must_be_there_and_belong_together() {
 }
 
 #[test]
-fn a_store_is_one_that_this_build_has() {
+fn a_store_that_this_build_lacks_is_refused() {
     insta::assert_snapshot!(problems("[store]\nurl = 'postgres://127.0.0.1/x'"), @r#"a.toml:2:7: `store.url`: no such store; expected "memory:", "sqlite:PATH", "redis://…" or "rediss://…""#);
     insta::assert_snapshot!(problems("[store]\nurl = 'redis://:hunter2@127.0.0.1:6379/x'"), @"a.toml:2:7: `store.url`: no number of a database after the host; expected for example `/0`; percent-encode `/`, `#`, `?`, `@`, `:` and `%` in user and password, such as `%2F` for `/`");
     insta::assert_snapshot!(problems("[store]\nurl = 'sqlite:'"), @r#"a.toml:2:7: `store.url`: no path of a file after `sqlite:`; expected for example "sqlite:toolbus.db" or "sqlite:/var/lib/toolbus/toolbus.db""#);

@@ -64,7 +64,7 @@ fn an_invalid_pin_is_reported_with_the_expected_values() {
 }
 
 #[test]
-fn a_server_that_stays_as_it_was_for_a_mistake_stays_pinned() {
+fn a_server_that_keeps_its_previous_definition_stays_pinned() {
     let folder = tempfile::tempdir().unwrap();
     let (toml, json) = (folder.path().join("a.toml"), folder.path().join("mcp.json"));
     std::fs::write(&toml, format!("mcp.servers_file = {json:?}")).unwrap();

@@ -29,7 +29,7 @@ compare = "digits"
 "#;
 
 #[test]
-fn the_rules_of_the_tests_below_are_in_order_by_themselves() {
+fn the_base_rules_of_these_tests_are_valid() {
     let lines = "[agents.ana]\ntoolsets = ['files']\nallowed_tools = ['files.read_file', 'send_message']";
     assert!(load(&[&with(lines)], &[], &[]).is_ok());
 }
@@ -100,7 +100,7 @@ fn restrictions_may_name_the_tool_of_a_set_without_its_prefix() {
 }
 
 #[test]
-fn an_argument_is_not_set_to_two_values_by_patterns_of_one_rank() {
+fn patterns_of_equal_rank_force_no_argument_to_two_values() {
     let set = |arguments: &str| with(&format!("[agents.ana]\n[agents.ana.arguments]\n{arguments}"));
     insta::assert_snapshot!(problems(&set("'send_*' = { text = 'a', to = 'b' }\n'*_mess' = { text = 'c' }\n'*ssage' = { to = 'b', text = 1 }")), @r#"a.toml:23:24: `agents.ana.arguments."*ssage".text`: `*ssage` and `send_*` are equally specific, and set it to different values for the tool `send_message`; expected one value, or a pattern that is more specific"#);
     let decided = [
@@ -142,7 +142,7 @@ fn tool_sets_have_prefixes_and_endpoints_of_their_own() {
 }
 
 #[test]
-fn an_agent_names_tool_sets_profiles_and_channels_that_there_are() {
+fn unknown_tool_sets_profiles_and_channels_of_an_agent_are_refused() {
     let lines = "[agents.ana]\ntoolsets = ['file']\nprofile = 'Mein'\noutbound_allowlist = { whatsap = ['+1'] }";
     insta::assert_snapshot!(problems(&with(lines)), @r#"
     a.toml:20:13: `agents.ana.toolsets[0]`: there is no tool set `file`; did you mean `files`? expected `files`
@@ -170,7 +170,7 @@ fn a_binding_is_named_once_and_by_a_channel_and_an_account() {
 }
 
 #[test]
-fn an_argument_that_is_set_is_one_that_every_such_tool_takes() {
+fn a_forced_argument_is_one_that_every_matching_tool_takes() {
     let lines = "[agents.ana]\narguments = { '*' = { txt = 'x' }, 'files.*' = { any = 1 }, 'send_*' = { to = '1' } }";
     insta::assert_snapshot!(problems(&with(lines)), @r#"a.toml:20:23: `agents.ana.arguments."*".txt`: the tool `convert_time` has no argument `txt`; expected one of `datetime`, `from_timezone`, `to_timezone`"#);
 }
@@ -243,7 +243,7 @@ fn replies_cannot_go_to_the_topic_of_a_sidecar() {
 }
 
 #[test]
-fn a_rate_is_one_and_one_alone() {
+fn an_impossible_or_ambiguous_rate_is_refused() {
     let rate = |lines: &str| problems(&with(&format!("[agents.ana.tool_rate_limits]\n{lines}")));
     insta::assert_snapshot!(rate("'*_time' = { rps = 0, burst = 1 }\n'send_*' = { rps = 1, burst = 0 }"), @r#"
     a.toml:20:12: `agents.ana.tool_rate_limits."*_time"`: `rps` is 0; expected more than 0 (to forbid a tool, list it in `denied_tools`)
@@ -269,7 +269,7 @@ fn a_list_of_recipients_is_not_empty() {
 }
 
 #[test]
-fn a_recipient_is_one_that_there_can_be() {
+fn an_impossible_recipient_is_refused() {
     let lines = "[agents.ana]\noutbound_allowlist = { whatsapp = ['+573001112233', 'x'] }\n[[agents.ana.bindings]]\nchannel = 'c'\naccount = 'a'\noutbound_allowlist = { whatsapp = ['x'] }";
     insta::assert_snapshot!(problems(&with(lines)), @r"
     a.toml:20:53: `agents.ana.outbound_allowlist.whatsapp[1]`: `x` is no recipient; expected one telephone number in digits, such as '+57 300 111 2233', or one WhatsApp id

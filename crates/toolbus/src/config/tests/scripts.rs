@@ -12,7 +12,7 @@ fn command(lines: &str) -> String {
 }
 
 #[test]
-fn scripts_are_there_when_their_section_is() {
+fn the_section_script_registers_the_tools_of_scripts() {
     let none = load(&[""], &[], &[]).unwrap().config;
     assert_eq!((none.script.as_ref(), none.roles()), (None, vec![Role::Invoke]));
     let some = load(&["[script]"], &[], &[]).unwrap();

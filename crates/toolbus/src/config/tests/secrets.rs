@@ -22,7 +22,7 @@ fn secrets_are_taken_from_the_environment_a_file_or_plain_text() {
 }
 
 #[test]
-fn a_secret_that_is_not_to_be_had_is_a_problem() {
+fn an_unavailable_secret_is_a_problem() {
     let text = with_auth("{ type = 'bearer', token = { env = 'WEATHER_TOKEN' } }");
     insta::assert_snapshot!(problems(&text), @"a.toml:5:35: `rest.endpoints[0].auth.token`: the environment variable `WEATHER_TOKEN` is not set, or is empty; set it, or name another source of this secret");
     let text = with_auth("{ type = 'basic', username = 'ana', password = { file = '/nonexistent/token' } }");
@@ -40,7 +40,7 @@ fn a_secret_comes_from_one_source() {
 }
 
 #[test]
-fn the_addresses_of_broker_and_store_are_taken_from_where_secrets_are() {
+fn addresses_of_broker_and_store_come_from_every_source_of_secrets() {
     let text = "[bus]\nurl = { env = 'BUS' }\n[store]\nurl = { env = 'STORE' }";
     let config = load(&[text], &[("BUS", "amqp://broker"), ("STORE", "rediss://host")], &[]).unwrap().config;
     assert_eq!((&*config.bus.url.to_string(), &*config.store.url().to_string()), ("amqp://broker", "rediss://host"));

@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn topics_of_their_own_want_queues_of_their_own() {
+fn own_topics_need_own_queues() {
     let lab = "[invoke]\ntopics = ['tool.invoke.lab']\n";
     insta::assert_snapshot!(warnings(lab), @r#"invoke.topics: without "tool.invoke", and with the default bus.queue_prefix, "toolbus", this daemon and the one that agents call take each other's calls; give it a bus.queue_prefix of its own"#);
     assert_eq!(warnings(&format!("{lab}[bus]\nqueue_prefix = 'toolbus-lab'")), "");

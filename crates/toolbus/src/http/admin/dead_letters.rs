@@ -374,7 +374,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn requests_that_wait_for_the_same_letters_share_what_is_read_and_a_later_one_reads_anew() {
+    async fn waiting_requests_for_the_same_letters_share_a_reading_and_a_later_one_reads_anew() {
         let letters = DeadLetterAdmin::new(watch::Sender::default().subscribe());
         let (reads, now) = (Arc::new(AtomicUsize::new(0)), Clock::SYSTEM.now());
         let read = |reason: &str, requested| {

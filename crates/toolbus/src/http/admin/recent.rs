@@ -127,7 +127,7 @@ pub struct CallTrace {
     pub refusal: Option<String>,
     /// Whether the reply is one that was given before.
     pub replayed: bool,
-    /// Whether it was attached to another call of its identity: the reply is that one's.
+    /// Whether this call was attached to another call of its identity: the reply is that one's.
     #[serde(default)]
     pub attached: bool,
     /// Key by which its caller identifies it, once it has ended; absent if the caller gave none.

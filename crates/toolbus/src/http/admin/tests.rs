@@ -168,7 +168,7 @@ fn last(request: &str) -> String {
 }
 
 #[tokio::test]
-async fn every_agent_is_listed_with_what_it_has() {
+async fn every_agent_is_listed_with_its_rules() {
     let fixture = Fixture::new().await;
     fixture.policy.disable(Switch::Tool("echo".into())).unwrap();
     insta::assert_json_snapshot!(fixture.get("/v1/agents").await, @r#"
@@ -211,7 +211,7 @@ async fn every_agent_is_listed_with_what_it_has() {
 }
 
 #[tokio::test]
-async fn each_tool_of_an_agent_is_in_or_out_for_a_reason() {
+async fn each_tool_of_an_agent_is_allowed_or_refused_for_a_reason() {
     let fixture = Fixture::new().await;
     insta::assert_json_snapshot!(fixture.get("/v1/agents/ana").await, @r#"
     {

@@ -254,7 +254,7 @@ async fn clients_without_a_token_take_no_slot_of_those_with_one() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_token_in_the_url_is_refused_with_what_to_do_instead() {
+async fn a_token_in_the_url_is_refused_with_the_next_step() {
     let fixture = Fixture::new("");
     for query in ["token=x", "a=1&access_token=x", "API_KEY", "Authorization=Bearer%20x"] {
         let response = fixture.request(&format!("POST /mcp?{query}"), &[&token()], "").await;
@@ -339,7 +339,7 @@ async fn a_body_is_read_up_to_its_bound_with_or_without_a_declared_length() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_body_that_does_not_come_is_waited_for_no_longer_than_its_time() {
+async fn a_missing_body_times_out() {
     let fixture = Fixture::new("");
     let mut client = fixture.server.connect();
     let started = Clock::SYSTEM.now();

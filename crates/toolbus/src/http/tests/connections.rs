@@ -129,7 +129,7 @@ async fn a_silent_connection_is_closed_soon_and_an_idle_one_later() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_head_that_comes_in_drops_is_waited_for_no_longer_than_one_that_does_not_come() {
+async fn a_slow_head_times_out_as_a_missing_one() {
     let fixture = Fixture::new();
     let mut client = fixture.connected(1, "/quick").await.remove(0);
     tokio::time::sleep(IDLE_TIME / 2).await;
@@ -153,7 +153,7 @@ async fn a_request_has_its_time_and_a_stream_has_any() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_stream_whose_client_takes_nothing_is_closed() {
+async fn a_stream_that_its_client_does_not_read_is_closed() {
     let fixture = Fixture::new();
     let mut client = fixture.connect();
     assert_eq!(client.get("/endless").await.0, 200);
@@ -195,7 +195,7 @@ async fn a_client_that_still_reads_its_response_keeps_its_slot() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn connections_that_wait_for_a_request_make_room_for_one_that_has_one() {
+async fn idle_connections_make_room_for_a_request() {
     let fixture = Fixture::new();
     let started = Clock::SYSTEM.now();
     let mut idle = fixture.connected(MAX_ANONYMOUS, "/quick").await;

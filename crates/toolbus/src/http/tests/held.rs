@@ -20,7 +20,7 @@ impl DefinitionCheck for Holds {
 }
 
 #[tokio::test]
-async fn a_required_tool_that_is_held_back_is_not_missing_and_blocks_all_the_same() {
+async fn a_quarantined_required_tool_is_not_missing_and_blocks_all_the_same() {
     let registry = Registry::new();
     for name in ["get_weather", "echo", "other"] {
         registry.register(Tool::new(ToolDescriptor::new(name, "test", "local"), ToolOutput::default())).unwrap();

@@ -122,7 +122,7 @@ async fn an_approval_that_cannot_be_stored_is_refused() {
 }
 
 #[tokio::test]
-async fn a_daemon_without_pins_reports_that() {
+async fn a_daemon_without_pins_refuses_with_the_reason() {
     let fixture = Fixture::new().await;
     match fixture.socket().send::<Value>(Method::GET, "/v1/pins").await {
         Err(AdminClientError::Refused(text)) => assert_eq!(text, "nothing is pinned in this process"),
