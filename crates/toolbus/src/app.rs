@@ -221,8 +221,8 @@ impl App {
         assembly::build(config, mode, families::all).await
     }
 
-    /// Starts what tools need, such as the MCP servers of the configuration and those that callers have registered, and
-    /// follows other daemons. Comes before [`Self::listen`], so that each call finds the tools that there are to be.
+    /// Starts the backends of tools, such as the MCP servers of the configuration and of callers' registrations, and
+    /// follows other daemons. Comes before [`Self::listen`], so that each call finds every tool.
     pub async fn start(&mut self) {
         self.commits.drain(..).for_each(|commit| commit());
         for family in &self.families {
@@ -233,7 +233,7 @@ impl App {
         }
     }
 
-    /// Reloads what changes until a signal or a fatal error ends the daemon.
+    /// Applies changes until a signal or a fatal error ends the daemon.
     pub async fn run(&mut self, signals: &mut Signals) -> Shutdown {
         // Watched before it is read again, so that no change since it was first read is missed.
         let mut file =
@@ -241,7 +241,7 @@ impl App {
         if file.is_some() {
             self.reload_servers().await;
         }
-        // What an operator edits is taken over by `toolbus reload`.
+        // `toolbus reload` takes over the edits of an operator.
         let mounted = self.sources.files.iter().filter(|file| file.is_symlink());
         let mut configuration: Vec<FileWatch> = mounted.map(|file| FileWatch::start(file)).collect();
         if !configuration.is_empty() {
@@ -363,7 +363,7 @@ impl DaemonParts {
         switches: &Arc<SwitchStore>,
         policy: &PolicyHandle,
     ) -> Result<Self, AppError> {
-        // What was disabled is disabled again before anything can be called; what replicas share is read later.
+        // Stored switches apply before any call; those that replicas share are read later.
         if !switches.is_shared() {
             switches.follow(policy).await?;
         }

@@ -1,4 +1,4 @@
-//! Where audit records go: to the log, and to a file of their own.
+//! Audit records: written to the log, and to a file of their own.
 
 mod file;
 mod writer;

@@ -157,7 +157,7 @@ pub fn failed(error: impl Display) -> ExitCode {
     reported(error).into()
 }
 
-/// Runs the daemon, which logs what other commands print.
+/// Runs the daemon, which logs errors where other commands print them.
 async fn run_daemon(args: serve::ServeArgs, global: &GlobalArgs) -> Result<ExitCode, u8> {
     let sources = global.sources(environment());
     let Loaded { config, warnings } =

@@ -68,14 +68,14 @@ pub(crate) trait ToolFamily: Send + Sync {
         Phase::Tools
     }
 
-    /// Makes ready what [`Self::tools`] needs for a configuration, which takes time: not for a description. Nothing that
-    /// runs changes.
+    /// Prepares what [`Self::tools`] needs for a configuration, which takes time: not for a description. No running
+    /// part changes.
     fn prepare<'a>(&'a self, _config: &'a Config) -> BoxFuture<'a, Result<(), FamilyError>> {
         ready(Ok(())).boxed()
     }
 
-    /// Makes the tools by the configuration of `plan`, which adds the limits. What is to change once the configuration is in
-    /// force goes to [`FamilyPlan::on_commit`]; nothing changes before.
+    /// Makes the tools by the configuration of `plan`, which adds the limits. Changes for the time when the
+    /// configuration is in force go to [`FamilyPlan::on_commit`]; nothing changes before.
     ///
     /// # Errors
     ///
@@ -111,7 +111,7 @@ pub(crate) trait ToolFamily: Send + Sync {
         ready(()).boxed()
     }
 
-    /// Ends what runs, when no call runs any more. What it publishes has `patience`.
+    /// Ends its running parts, when no call runs any more. Publications have `patience`.
     fn end(&self, _patience: Duration) -> BoxFuture<'_, ()> {
         ready(()).boxed()
     }

@@ -44,7 +44,7 @@ impl Signals {
         }
     }
 
-    /// Waits for the next signal that requests an end, and returns its name. Those that request a reload stay.
+    /// Waits for the next signal that requests an end, and returns its name. Requests for a reload stay.
     pub async fn stop(&mut self) -> &'static str {
         tokio::select! {
             biased;

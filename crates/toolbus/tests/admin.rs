@@ -256,7 +256,7 @@ fn the_configuration_names_the_daemon_that_runs_it_and_no_other() {
     let (code, _, err) = served.run(&["enable", "tool", "current_time", "--config", "other.toml"]);
     assert!(code == 7 && err.contains("/toolbus.toml`") && err.contains("--socket"), "{err}");
     assert_eq!(served.run(&["enable", "tool", "current_time", "--socket", "toolbus.sock"]).0, 0);
-    // Where there is no file, the daemon on the socket is meant, whatever it runs.
+    // Without a file, the target is the daemon on the socket, whatever its configuration.
     let (elsewhere, socket) = (tempfile::tempdir().unwrap(), served.folder.path().join("toolbus.sock"));
     let environment = [("TOOLBUS__DAEMON__SOCKET", socket.to_str().unwrap())];
     assert_eq!(run(elsewhere.path(), &["agents"], &environment), served.run(&["agents"]));

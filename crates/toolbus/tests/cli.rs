@@ -87,7 +87,7 @@ fn every_mistake_of_a_command_is_reported_where_there_is_no_shell() {
     let command = "[[commands]]\nname = 'x'\ndescription = 'x'\ncommand = ['no-such-program']\ntimeout = '0s'\n";
     std::fs::write(folder.path().join("toolbus.toml"), command).unwrap();
     let without_programs = "mount -t tmpfs none /bin && exec \"$0\" \"$@\"";
-    // The time is for a check that comes to no end.
+    // The time limit is for a check that never ends.
     let launcher = ["60", "unshare", "--user", "--map-root-user", "--mount", "sh", "-c", without_programs];
     let mut check = Command::new("timeout");
     check.args(launcher).args([env!("CARGO_BIN_EXE_toolbus"), "check"]).current_dir(folder.path());
@@ -435,7 +435,7 @@ fn a_client_is_connected_and_its_other_entries_stay() {
     let (_, out, reported) = run(&["connect", "cursor", "--bus-url", "amqp://ana:s3cret@other/tools"]);
     assert_eq!(json(&out)["mcpServers"]["toolbus"]["env"]["TOOLBUS__BUS__URL"], "${env:TOOLBUS__BUS__URL}");
     assert!(reported.contains("TOOLBUS__BUS__URL") && !out.contains("s3cret"), "{reported}");
-    // Neither is one that the file leaves to a variable.
+    // Neither is a variable that the file refers to.
     std::fs::write(folder.path().join("variable.toml"), "[bus]\nurl = { env = \"BROKER\" }\n").unwrap();
     let variable = ("BROKER", "amqp://ana:s3cret@broker");
     let (_, out, reported) = run_with(&["connect", "cursor", "--config", "variable.toml"], &[variable]);

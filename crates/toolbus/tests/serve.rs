@@ -176,7 +176,7 @@ fn a_daemon_runs_and_reloads_the_same_from_each_format() {
         served.signal("HUP");
         let reloaded = served.read_until("reload: done");
         assert!(reloaded.contains("tools"), "{reloaded}");
-        // What is wrong now is named, and what was before goes on.
+        // The mistake is named, and the previous configuration stays in force.
         std::fs::write(&file, text.replacen("echo", "ecko", 1)).unwrap();
         served.signal("HUP");
         let mistake = served.read_until("ecko");

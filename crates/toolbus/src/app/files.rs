@@ -22,8 +22,8 @@ use crate::families::script_section;
 
 /// Every file, folder and program that a daemon with this configuration could not use. Nothing is created, written or run.
 ///
-/// The daemon looks at them when it starts; other commands work without them, and may run on another machine. What this user
-/// may not look at is left out.
+/// The daemon looks at them when it starts; other commands work without them, and may run on another machine. Files
+/// that this user may not read are left out.
 #[must_use]
 pub fn unusable(config: &Config, sources: &Sources) -> Vec<Problem> {
     let mut found: Vec<(KeyPath, String)> = Vec::new();

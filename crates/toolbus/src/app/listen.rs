@@ -210,7 +210,7 @@ fn queues(config: &Config) -> Vec<Queue> {
                 prefetch: CONTROL_PREFETCH,
                 max_body: MAX_CONTROL_BODY,
                 ownership,
-                // What is for this replica alone is about calls that run here.
+                // Messages for this replica alone are about calls that run here.
                 is_inbox: ownership == Ownership::Replica,
             },
             Takes::Requests,

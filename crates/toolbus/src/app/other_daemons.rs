@@ -1,4 +1,4 @@
-//! Other daemons on the same broker. Each daemon publishes what it is and where it takes calls from, so that those are
+//! Other daemons on the same broker. Each daemon publishes its identity and its sources of calls, so that daemons are
 //! noticed that take the same calls under another configuration: a forgotten `bus.queue_prefix`, another team.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -94,8 +94,8 @@ impl OtherDaemons {
         })
     }
 
-    /// Announces this daemon and hears the others, from `queue`, until `stop` is cancelled. An announcement that has begun is
-    /// finished.
+    /// Announces this daemon and consumes the announcements of others from `queue`, until `stop` is cancelled. An
+    /// announcement that has begun is finished.
     pub(super) async fn run(mut self, queue: Subscription, stop: CancellationToken) {
         let name = queue.queue.clone();
         let hears = |state: &BusState| state.connected && state.consumers.iter().any(|(of, on)| *on && *of == name);
@@ -155,7 +155,7 @@ impl OtherDaemons {
             properties: properties.into(),
             body: serde_json::to_vec(&self.own).unwrap_or_default().into(),
         };
-        // It is published again; without the right to, the others do not hear of this daemon.
+        // It is published again; without the right to, the others do not get it.
         if let Ok(Err(error)) = timeout(PUBLISH_TIME, self.bus.publish(&message)).await {
             tracing::debug!(%error, "other daemons are not told of this one");
         }

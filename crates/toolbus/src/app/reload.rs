@@ -52,7 +52,7 @@ pub(super) enum ReloadError {
 
 /// A part that may have changed.
 pub(super) enum Change {
-    /// The configuration; by a request of an operator who waits for the report, or by a signal.
+    /// The configuration; by the request of an operator, which waits for the report, or by a signal.
     Configuration(Option<ReloadRequest>),
     /// A mounted file of the configuration, as the file system announces.
     Files,
@@ -97,14 +97,14 @@ impl App {
             daemon.audit.reopen();
         }
         self.health.reloaded(report.clone());
-        // An operator who no longer waits finds it in the status.
+        // Without a waiting operator, the report is in the status.
         if let Some(request) = request {
             let _ = request.send(report);
         }
     }
 
-    /// Reads the configuration again, and applies what can change while running. Calls in progress keep what they began
-    /// with.
+    /// Reads the configuration again, and applies every part that can change while running. Calls in progress keep what
+    /// they began with.
     ///
     /// # Errors
     ///
@@ -156,8 +156,8 @@ impl App {
         })
     }
 
-    /// Reads the file of MCP servers again, and nothing else. A file that cannot be read changes nothing; a server that
-    /// cannot be used as it is written stays as it is.
+    /// Reads the file of MCP servers again, and nothing else. A file that cannot be read changes nothing; a server with
+    /// a mistake keeps its previous definition.
     pub(super) async fn reload_servers(&mut self) {
         let (environment, running) = (self.sources.environment.clone(), self.config.clone());
         let reading = spawn_blocking(move || {
@@ -215,7 +215,7 @@ pub(super) async fn fingerprint(sources: &Sources) -> Option<[u8; 32]> {
     let reading = spawn_blocking(move || {
         let mut hash = Sha256::new();
         for file in &files {
-            // One that is not there is reported by the reload.
+            // The reload reports a missing file.
             let text = read_text(file).unwrap_or_default();
             hash.update(text.len().to_le_bytes());
             hash.update(text);
@@ -287,7 +287,8 @@ fn names(policy: &PolicyHandle) -> BTreeSet<String> {
     policy.current().tools().iter().map(|tool| tool.name.to_string()).collect()
 }
 
-/// The configuration of a running daemon after a reload: the parts of the next configuration that it applies, and its own of the rest.
+/// The configuration of a running daemon after a reload: the parts of the next one that it applies, and its present
+/// other parts.
 fn merged(running: &Config, next: &Config, has_servers: bool) -> Config {
     let mcp = McpConfig {
         servers_file: running.mcp.servers_file.clone(),

@@ -25,7 +25,7 @@ const ANNOUNCE_PERIOD: Duration = Duration::from_secs(5);
 const ANNOUNCE_TIME: Duration = Duration::from_secs(15);
 /// Longest time for taking the announcement back.
 const LEAVE_TIME: Duration = Duration::from_secs(2);
-/// Largest announcement of others that is read, in bytes.
+/// Largest announcement that is read, in bytes.
 const MAX_ANNOUNCEMENT: usize = 4096;
 
 /// Keeps one replica in step with the others.
@@ -97,7 +97,7 @@ impl Replicas {
         Announcement { redis: Arc::clone(&self.redis), id: self.own.id.clone() }
     }
 
-    /// Takes over what has changed. At the start this is everything; where it fails, the next step tries again.
+    /// Takes over changes. At the start this is everything; after a failure, the next step tries again.
     pub(super) async fn step(&mut self) {
         let found = self.look().await;
         let mut state = self.state.borrow().clone();
@@ -128,8 +128,8 @@ impl Replicas {
         self.state.send_if_modified(|known| std::mem::replace(known, state.clone()) != state);
     }
 
-    /// Takes over what has changed; returns the replicas, and the seconds by which this clock is ahead of the server's,
-    /// where they were queried.
+    /// Takes over changes; returns the replicas, and the seconds by which this clock is ahead of the server's, where
+    /// they were queried.
     async fn look(&mut self) -> Result<Option<(Vec<Replica>, i64)>, OutOfStep> {
         let versions = self.redis.versions(&[SWITCHES, Registrar::NAMESPACE]).await?;
         if self.last.as_ref().is_some_and(|last| versions.have_lost(last)) {

@@ -1,4 +1,4 @@
-//! The log, panics included; the exporters of telemetry; and what the parts record through them.
+//! The log, panics included; the exporters of telemetry; and the metrics of the parts.
 
 use std::backtrace::{Backtrace, BacktraceStatus};
 use std::collections::BTreeMap;

@@ -1,4 +1,4 @@
-//! A daemon with every section: what profiles leave of its tools, and which of its queues have dead letters.
+//! A daemon with every section: its tools under each profile, and its queues with dead letters.
 
 mod added_family;
 

@@ -1,9 +1,9 @@
 //! Watching one file for changes, however it is changed.
 //!
-//! Editors truncate and write, deployments rename over, Kubernetes swaps a link in the folder. So the folder is watched,
-//! and what counts is whether the file that the path leads to is another one than before. The file is looked at from time
-//! to time as well: not every change is announced (network file systems, links into other folders, folders that are not
-//! there yet), and not every system has watches left.
+//! Editors truncate and write, deployments rename over, Kubernetes swaps a link in the folder. So the folder is
+//! watched, and a change is a file at the end of the path that differs from before. The file is also polled from time
+//! to time: not every change is announced (network file systems, links into other folders, folders that are not there
+//! yet), and not every system has watches left.
 
 use std::fs;
 use std::io;
@@ -47,7 +47,7 @@ pub(super) struct FileWatch {
 struct Pace {
     /// Time without a further change after which a change is reported.
     quiet: Duration,
-    /// Time after which the file is looked at without cause.
+    /// Time between polls of the file.
     period: Duration,
 }
 
@@ -147,7 +147,7 @@ async fn announced(queue: Option<&AsyncFd<OwnedFd>>) {
     let mut events = [0; EVENTS];
     let read = async {
         let queue = queue?;
-        // Which file is named is of no interest: the path may lead through others.
+        // The named file does not matter: the path may lead through others.
         queue.async_io(Interest::READABLE, |queue| Ok(rustix::io::read(queue, &mut events)?)).await.ok()
     };
     if read.await.is_none() {

@@ -1,4 +1,4 @@
-//! The file of audit records: appended to, for this user alone, and nothing but a file.
+//! The file of audit records: a regular file, appended to, for this user alone.
 
 use std::fs::File;
 use std::io::{self, Write};

@@ -1,4 +1,4 @@
-//! `toolbus bench`: hands over to `toolbus-bench`, a program of its own.
+//! `toolbus bench`: runs the program `toolbus-bench`.
 
 use std::ffi::OsString;
 use std::io;

@@ -34,7 +34,7 @@ pub struct CheckArgs {
     without_secrets: bool,
 }
 
-/// A configuration without mistakes of its own, compared with this machine.
+/// A valid configuration, compared with this machine.
 pub(super) struct Checked {
     /// The configuration, with every warning but those about programs of MCP servers.
     pub(super) loaded: Loaded,

@@ -199,7 +199,7 @@ fn reachable(listen: SocketAddr) -> SocketAddr {
 /// Fields of an object, as they are written.
 type Fields<'a> = BTreeMap<String, &'a RawValue>;
 
-/// The text of a file with the entry in it. All else stays as it is written.
+/// The text of a file with the entry in it. Everything else is unchanged.
 fn with_entry(text: &str, section: &str, name: &str, entry: &Value, may_replace: bool) -> Result<String, String> {
     if text.trim().is_empty() {
         return Ok(format!("{:#}\n", json!({section: {name: entry}})));

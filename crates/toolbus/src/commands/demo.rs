@@ -257,7 +257,7 @@ fn configuration(context: &Context, port: u16) -> Result<Config, Problems> {
             {{ name = "slow_report", description = "A report that takes a minute", url = "http://127.0.0.1:{port}/slow", effect = "read-only" }},
         ]"#
     );
-    // On a broker that others use, the demonstration keeps to names of its own: it must not take their calls.
+    // On a shared broker, the demonstration has its own names: it must not take the calls of others.
     let settings = [
         ("bus.exchange", "toolbus.demo"),
         ("bus.dead_letter_exchange", "toolbus.demo.dlx"),

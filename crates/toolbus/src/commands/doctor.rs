@@ -166,7 +166,7 @@ fn counted(count: usize, what: &str) -> String {
     }
 }
 
-/// Rights of a file or folder; `None` if it cannot be looked at.
+/// Rights of a file or folder; `None` if they cannot be read.
 fn mode(path: &Path) -> Option<u32> {
     Some(fs::metadata(path).ok()?.permissions().mode())
 }

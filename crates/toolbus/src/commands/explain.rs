@@ -1,4 +1,4 @@
-//! `toolbus explain`: would this call be run, and if not, what refuses it?
+//! `toolbus explain`: whether a call would be run, and the gate that refuses it.
 
 use std::io::{self, Write};
 use std::process::ExitCode;

@@ -29,7 +29,7 @@ pub struct HealthArgs {
 pub async fn run(args: HealthArgs, context: &Context) -> Result<ExitCode, ProbeError> {
     let path = if args.live { "/livez" } else { "/readyz" };
     let (status, body) = probe(context.config.http.listen, path, PATIENCE).await?;
-    // A health check looks at the exit code; the text is for people. Only /livez has one that is no JSON.
+    // A health check reads the exit code; the text is for people. Only that of /livez is no JSON.
     let text = body.trim_end();
     let shown = match context.output {
         OutputFormat::Json if serde_json::from_str::<Value>(text).is_err() => json!({"status": text}).to_string(),

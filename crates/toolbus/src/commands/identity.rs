@@ -29,7 +29,7 @@ pub(super) fn shown(seen: Option<&Caller>, config: &Config) -> Option<String> {
     let Some(seen) = seen else { return Some("to the daemon, this is no agent that it serves".to_owned()) };
     let is_unnamed = seen.agent.as_ref().is_some_and(|agent| agent.as_str() == toolbus_client::SOURCE);
     if config.agents.is_empty() {
-        // The daemon may have a configuration of its own.
+        // The daemon may have another configuration.
         let text = "the call named no agent: --as AGENT names one, which may have other tools";
         return (is_unnamed && config.bus.url != BusUrl::Embedded).then(|| text.to_owned());
     }

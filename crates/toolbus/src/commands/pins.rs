@@ -173,7 +173,7 @@ fn of(source: Option<&str>) -> String {
     source.map(|source| format!("?source={}", escaped(source))).unwrap_or_default()
 }
 
-/// Every tool in a line, those that need a look first.
+/// Every tool in a line, first those that need attention.
 fn table(all: &PinnedTools) -> String {
     let mut lines = Vec::new();
     if let Some(problem) = &all.problem {

@@ -273,7 +273,7 @@ pub(super) async fn running(socket: Option<PathBuf>, sources: &Sources) -> Resul
     let daemon: DaemonStatus = client.send(Method::GET, "/v1/status").await?;
     let pairs = || daemon.files.iter().zip(&sources.files);
     let is_meant = daemon.files.len() == sources.files.len() && pairs().all(|(theirs, ours)| is_same(theirs, ours));
-    // Where no file is named or found, the daemon of this folder is meant, whatever it runs.
+    // Without a named or found file, the target is the daemon of this folder, whatever its configuration.
     if is_meant || sources.files.is_empty() {
         return Ok(client);
     }

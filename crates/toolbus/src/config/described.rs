@@ -1,4 +1,4 @@
-//! REST tools that stand elsewhere: in OpenAPI specifications, and in the file of RockBot's agents.
+//! REST tools of other files: of OpenAPI specifications, and of the file of RockBot's agents.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -142,7 +142,7 @@ pub(crate) fn specification(
     Ok(described)
 }
 
-/// A part of the tree, unless there is none or something in it is wrong.
+/// A part of the tree, unless it is missing or has a mistake.
 fn part<T: DeserializeOwned>(tree: &Tree, wrong: &[KeyPath], path: &KeyPath) -> Option<T> {
     let is_wrong = wrong.iter().any(|wrong| wrong.starts_with(path) || path.starts_with(wrong));
     T::deserialize(tree.get(path)?).ok().filter(|_| !is_wrong)

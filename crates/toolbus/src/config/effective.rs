@@ -59,8 +59,8 @@ impl Origins {
 }
 
 impl Config {
-    /// Returns the values in force that are meant by their key and by where they were given, in the order of the sections.
-    /// Tables of the file of MCP servers, and of specifications, are not among them.
+    /// Returns the values in force that `is_meant` selects by key and location, in the order of the sections. Tables of
+    /// the file of MCP servers, and of specifications, are not among them.
     #[must_use]
     pub fn effective(&self, is_meant: impl Fn(&str, Option<&str>) -> bool) -> Vec<EffectiveValue> {
         let (mut found, secrets) = (Vec::new(), self.secrets());
@@ -102,7 +102,7 @@ fn each_value(value: &Value, path: &mut KeyPath, text: &str, visit: &mut impl Fn
     }
 }
 
-/// A value as JSON; not one with a secret in it, be it one that is too short to be removed from texts.
+/// A value as JSON, unless it contains a secret, even one that is too short to be removed from texts.
 fn without_secrets(value: &Value, secrets: &[KeyedSecret]) -> String {
     // A secret may be the value of several keys, and has one of them.
     let is_secret = secrets.iter().any(|given| has_text(value, given.secret.expose()));

@@ -72,7 +72,7 @@ fn socket_address(text: &str) -> Result<(), String> {
         .map_err(|_| format!("{:?} is not an address; expected IP:PORT, such as \"127.0.0.1:8471\"", shortened(text)))
 }
 
-/// Longest path of a Unix socket, in bytes: what the system has room for.
+/// Longest path of a Unix socket, in bytes: the limit of the system.
 const MAX_SOCKET_PATH: usize = 107;
 
 fn socket_path(text: &str) -> Result<(), String> {

@@ -36,7 +36,7 @@ impl PatternSite<'_> {
         }
     }
 
-    /// Whether tools are meant by their names within tool sets, too.
+    /// Whether the pattern also matches names within tool sets.
     pub(crate) fn takes_bare_names(&self) -> bool {
         self.names == PatternNames::Either
     }

@@ -23,7 +23,7 @@ use super::{BusUrl, Config};
 const OPEN_TABLES: [&str; 2] = ["env", "headers"];
 /// Keys whose values are no secrets as a whole: a login, and URLs, which may contain a password.
 const OPEN_KEYS: [&str; 3] = ["url", "index_url", "user"];
-/// The keys of the broker's password, and the one that every broker is installed with.
+/// The keys of the broker's password, and the default password of every broker.
 const BUS_URL: &str = "bus.url";
 const BUS_PASSWORD: &str = "bus.password";
 const GUEST: &str = "guest";
@@ -248,7 +248,7 @@ fn names_secret(name: &str) -> bool {
     }
 }
 
-/// The password of a URL, as it is written and as it is meant; without one the user, who is a token then.
+/// The password of a URL, as it is written and decoded; without a password the user, which is a token then.
 fn in_url(text: &str) -> Vec<String> {
     let Ok(url) = Url::parse(text.trim()) else { return Vec::new() };
     if !url.has_host() {

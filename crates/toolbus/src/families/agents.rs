@@ -150,8 +150,8 @@ fn allowed(config: &Config) -> AllowedAgents {
     AllowedAgents::new(sections.collect(), default)
 }
 
-/// The queues of what is heard of agents: announcements, and results that other replicas hand over to this one, in queues
-/// of its own, so that a flood delays nothing else.
+/// The queues of messages of agents: announcements, and results that other replicas hand over to this one, in separate
+/// queues, so that a flood delays nothing else.
 fn queues(config: &Config, service: &AgentService) -> Vec<Subscription> {
     let (prefix, [shared, own]) = (config.queue_prefix(), service.topics());
     let max_body = TaskAnswerHandler(service.clone()).max_body();

@@ -214,7 +214,7 @@ fn number(count: usize) -> u64 {
     u64::try_from(count).unwrap_or(u64::MAX)
 }
 
-/// Every phase with its number of servers, also those that no server is in: so that a graph falls to zero.
+/// Every phase with its number of servers, also without any: so that a graph falls to zero.
 fn counted(servers: Vec<ServerStatus>) -> McpServerCounts {
     let in_phase = |phase: PhaseName| servers.iter().filter(|server| server.phase == phase).count();
     let phases = PhaseName::ALL.map(|phase| (phase.as_str(), number(in_phase(phase))));

@@ -211,7 +211,7 @@ impl ScriptRuns {
                 };
                 let python = settings.interpreter.clone();
                 let runner = SandboxRunner::start(settings, strongest).await?;
-                // Commands and pip are kept in as scripts are.
+                // Commands and pip run in the sandbox as scripts do.
                 let _ = sandbox.set(runner.sandbox().clone());
                 match installer(section, &python, Some(runner.sandbox()))? {
                     Some(installer) => Arc::new(runner.with_installer(installer)),

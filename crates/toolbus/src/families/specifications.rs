@@ -1,7 +1,7 @@
 //! OpenAPI specifications at addresses: read at the start and at each reload.
 //!
-//! A service that is away must not keep the daemon from starting. So a specification that cannot be had costs its own
-//! tools alone, and after a reload those that it had before stay.
+//! A service that is away must not keep the daemon from starting. So only the tools of a specification that cannot be
+//! read are missing, and after a reload its previous ones stay.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

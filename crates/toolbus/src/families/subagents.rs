@@ -26,7 +26,7 @@ pub(super) struct SubagentFamily {
     subagents: Option<Subagents>,
     /// Whether this process takes reports.
     takes_reports: bool,
-    /// Cancelled when times are watched no more.
+    /// Cancelled when deadlines are no longer watched.
     stop: CancellationToken,
 }
 

@@ -192,7 +192,7 @@ impl Admin {
         Ok(Explained { agent: agent.clone(), tool: tool.clone(), passes, steps })
     }
 
-    /// Returns the newest calls that are meant.
+    /// Returns the newest matching calls.
     #[must_use]
     pub fn recent(&self, query: &RecentQuery) -> RecentFound {
         query.find(&self.recent)

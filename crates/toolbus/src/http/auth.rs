@@ -174,7 +174,7 @@ pub(super) async fn slowed(connection: Option<&Arc<ConnectionState>>) -> bool {
     has_slot
 }
 
-/// Whether a query holds what looks like a token.
+/// Whether a query seems to contain a token.
 fn has_token(query: Option<&str>) -> bool {
     query.unwrap_or_default().split('&').any(|part| {
         let name = part.split('=').next().unwrap_or_default();

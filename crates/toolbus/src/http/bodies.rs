@@ -55,7 +55,7 @@ impl Bodies {
     ///
     /// # Errors
     ///
-    /// If the body is too large, too slow or incomplete, or there is no room for it; with what is left of it.
+    /// If the body is too large, too slow or incomplete, or there is no room for it; with the rest of it.
     pub(super) async fn read(&self, body: Body, headers: &HeaderMap) -> Result<Whole, (HttpRefusal, Body)> {
         let announced = headers.get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse::<usize>().ok());
         if announced.is_some_and(|length| length > self.max) {
@@ -151,7 +151,7 @@ impl QueuedResponses {
         let (parts, body) = response.into_parts();
         if body.size_hint().exact().is_none() {
             let responses = Self(Arc::clone(&self.0));
-            // Without an error at its end, a client would take what arrived for all of it.
+            // Without an error at its end, the client would take the arrived part for the whole.
             let untaken = || axum::Error::new("too much waits for this client");
             let counted = body
                 .into_data_stream()
@@ -211,7 +211,7 @@ mod tests {
             assert_eq!(response(&responses, token as u64).await, Err(503));
         }
         assert_eq!(response(&responses, 99).await, Err(503));
-        // A part of what is taken is still what waits.
+        // A part of a taken response still counts as queued.
         let part = waiting.pop().unwrap().slice(..1);
         assert_eq!(response(&responses, 99).await, Err(503));
         drop(part);

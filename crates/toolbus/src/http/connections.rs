@@ -205,8 +205,8 @@ impl HttpBody for Reported {
     }
 }
 
-/// A stream that reports to the connection's state what arrives, and whether what is written is read at the other end:
-/// the system buffers little of it ([`SEND_BUFFER`]).
+/// A stream that reports to the connection's state the arrival of bytes, and whether the client reads its response: the
+/// system buffers little of it ([`SEND_BUFFER`]).
 struct Watched<S> {
     stream: S,
     state: Arc<ConnectionState>,

@@ -1,5 +1,5 @@
-//! The console: pages on which operators see what agents do, and act. The server writes whole pages, which need no scripts
-//! to be read; one script adds liveness and keys.
+//! The console: pages on which operators see the work of agents, and act. The server writes whole pages, which need no
+//! scripts to be read; one script adds liveness and keys.
 
 use std::sync::Arc;
 

@@ -81,7 +81,7 @@ impl Entrance {
                     self.other_slots.make_room();
                 };
                 let (stream, remote) = next(&mut listener, make_room).await;
-                // A client that speaks at once has mostly done so by now, and waits for no other.
+                // Most clients have sent their first bytes by now, and wait for no other.
                 let head = first_bytes(&stream);
                 let entering = connections.spawn(Arc::clone(&self).enter(stream, remote, head.is_some()));
                 if head.is_none() {
@@ -135,8 +135,8 @@ fn first_bytes(stream: &TcpStream) -> Option<Vec<u8>> {
     Some(bytes)
 }
 
-/// Whether this begins with the whole head of a health probe; what comes after it gets no response. One that comes in pieces
-/// is served like any other request: its connection has to wait.
+/// Whether this begins with the whole head of a health probe; bytes after it get no response. A head that comes in
+/// pieces is served like any other request: its connection has to wait.
 fn is_probe(head: &[u8]) -> bool {
     let path = head.strip_prefix(b"GET ").or_else(|| head.strip_prefix(b"HEAD "));
     let is_path = |path: &[u8]| {

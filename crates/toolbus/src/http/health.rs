@@ -201,14 +201,14 @@ pub struct BrokerStatus {
     pub reconnects: u64,
     /// The last reason for being unconnected.
     pub last_error: Option<String>,
-    /// Every queue that is meant to be consumed.
+    /// Every queue that the daemon should consume.
     pub consumers: Vec<ConsumerStatus>,
     /// Messages in the dead-letter queues beside those, as the broker last reported; absent while no count is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dead_letters: Option<u64>,
 }
 
-/// A queue that is meant to be consumed.
+/// A queue that the daemon should consume.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ConsumerStatus {
     /// Name of the queue.
@@ -435,7 +435,7 @@ impl Health {
     }
 }
 
-/// Replaces what is wrong with an MCP server in public parts.
+/// Replaces the error of an MCP server in public parts.
 const NOT_PUBLIC: &str = "an MCP server cannot be used as it is configured: `toolbus status` says which, and why";
 
 impl DaemonHealth {

@@ -48,13 +48,13 @@ const NO_CONSOLE: &str = "The console is off. Set http.admin_token, and http.con
 const MODE: u32 = 0o600;
 /// Longest wait for another daemon that is taking a socket of the same folder.
 const LOCK_TIME: Duration = Duration::from_secs(5);
-/// Time between two looks at the lock.
+/// Time between two attempts to take the lock.
 const LOCK_PAUSE: Duration = Duration::from_millis(20);
 /// Longest wait for a process that may listen on an existing socket.
 const CONNECT_TIME: Duration = Duration::from_secs(2);
 /// Random characters of the name of the folder in which the socket is made.
 const RANDOM: usize = 6;
-/// Longest path that a client can connect to, in bytes: what fits into the system's form of an address.
+/// Longest path that a client can connect to, in bytes: the limit of the system.
 const MAX_PATH: usize = 107;
 
 /// Why the HTTP server cannot listen, and which key to change.
@@ -333,7 +333,7 @@ pub struct AdminSocket {
     file: SocketFile,
 }
 
-/// The file of a socket; removed when dropped, as long as it is still the one that was made.
+/// The file of a socket; removed when dropped, as long as it is still this one.
 #[derive(Debug)]
 struct SocketFile {
     path: PathBuf,
@@ -341,7 +341,7 @@ struct SocketFile {
 }
 
 impl AdminSocket {
-    /// Takes the socket. One that a dead daemon left is replaced.
+    /// Takes the socket. A socket that a dead daemon left is replaced.
     ///
     /// # Errors
     ///
@@ -381,7 +381,7 @@ impl AdminSocket {
             Ok(Self { listener, file: SocketFile { path: path.to_owned(), identity } })
         };
         let socket = made();
-        // Empty by now; one that stays is an empty folder too many.
+        // Empty by now; if it stays, it is harmless.
         let _ = std::fs::remove_dir(&folder);
         socket
     }
@@ -434,7 +434,7 @@ async fn lock(path: &Path) -> Result<File, SocketError> {
     }
 }
 
-/// Whether a process accepts connections there. One that accepts none in time may be busy, and counts as alive.
+/// Whether a process accepts connections there. A process that accepts none in time may be busy, and counts as alive.
 async fn has_listener(path: &Path) -> io::Result<bool> {
     match tokio::time::timeout(CONNECT_TIME, UnixStream::connect(path)).await {
         Err(_) | Ok(Ok(_)) => Ok(true),

@@ -100,7 +100,7 @@ pub(super) fn preflight(page: Option<HeaderValue>, request: &HeaderMap) -> Respo
     let headers = response.headers_mut();
     headers.insert(ACCESS_CONTROL_ALLOW_METHODS, METHODS);
     headers.insert(ACCESS_CONTROL_MAX_AGE, MAX_AGE);
-    // Any header: those that MCP adds are not known here.
+    // Any header: the headers of MCP extensions are not known here.
     if let Some(wanted) = request.get(ACCESS_CONTROL_REQUEST_HEADERS) {
         headers.insert(ACCESS_CONTROL_ALLOW_HEADERS, wanted.clone());
     }

@@ -7,7 +7,7 @@ use toolbus_mcp_client::status::PhaseName;
 
 /// Longest foreign text that is shown, in characters.
 const MAX_TEXT: usize = 300;
-/// Beginning of the last error of an MCP server that goes on as it was, because its new configuration has a mistake.
+/// Beginning of the last error of an MCP server that keeps its previous definition because its new one has a mistake.
 /// The mistake follows.
 pub const OUTDATED: &str = "goes on as it was configured before";
 
@@ -57,7 +57,7 @@ pub enum Blocker {
     },
     /// A mistake in the set-up that no retry mends.
     Misconfigured {
-        /// Instruction on what to do about the mistake.
+        /// Instruction for mending the mistake.
         detail: String,
     },
     /// The store that replicas share cannot be used, or a file of the store cannot be written.

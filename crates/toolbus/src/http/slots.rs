@@ -159,7 +159,7 @@ impl Slots {
         self.connections.lock().remove(&id);
     }
 
-    /// Logs that a client speaks another protocol than HTTP.
+    /// Logs that a client uses another protocol than HTTP.
     fn speaks(&self, protocol: &str, remote: Option<IpAddr>) {
         if let Some(left_out) = self.foreign.due() {
             let remote = remote.map(tracing::field::display);
@@ -310,7 +310,7 @@ impl ConnectionState {
         Deregister(Arc::clone(self))
     }
 
-    /// Looks at the first bytes, and logs a client that takes this port for that of another protocol.
+    /// Checks the first bytes, and logs a client of another protocol.
     pub(super) fn began(&self, bytes: &[u8]) {
         let protocol = match bytes {
             [0x16, 0x03, ..] => "TLS",

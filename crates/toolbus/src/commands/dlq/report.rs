@@ -95,7 +95,7 @@ pub(super) fn table(letters: &[Letter], more: usize) -> String {
 pub(super) struct ProgressLine(ProgressBar);
 
 impl ProgressLine {
-    /// Of the letters of a queue that are `what` one after the other.
+    /// Creates the line for the letters of a queue that are `what` one after the other.
     pub(super) fn of(queue: &DeadLetterQueue<'_>, what: &str) -> Self {
         let bar = ProgressBar::new(queue.left().into());
         let template = format!("{{prefix}} {{bar:30}} {{pos}} of {{len}} {what}, {{per_sec}}");

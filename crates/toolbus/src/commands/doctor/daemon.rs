@@ -43,7 +43,7 @@ pub(super) async fn examine(args: &DaemonArgs, operator: &Operator) -> Result<Ru
     match opened {
         Ok(client) => Ok(of_daemon(&client).await),
         Err(error @ TargetError::Usage(_)) => Err(error),
-        // Its mistakes are findings of their own.
+        // Its mistakes are separate findings.
         Err(TargetError::Configuration(_)) => Ok(RunningDaemon::default()),
         Err(TargetError::Client(AdminClientError::Unreachable { address, source })) => {
             let text = format!("none runs: on {address}, {source}");

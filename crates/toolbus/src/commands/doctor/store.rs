@@ -94,12 +94,13 @@ fn judged(name: &str, tried: Result<(), String>, mend: &str) -> Finding {
     }
 }
 
-/// Tries a file that is not there yet, in a folder that is removed again: one that this command made would be its user's.
+/// Tries a missing file in a folder that is removed again: a file that stayed would be owned by the user of the
+/// command.
 async fn in_scratch(folder: &Path) -> Result<(), String> {
     let scratch = folder.join(format!(".toolbus-doctor-{}", new_message_id()));
     DirBuilder::new().mode(0o700).create(&scratch).map_err(|error| error.to_string())?;
     let tried = of_sqlite(&scratch.join("toolbus.db")).await;
-    // The thread of the store may be removing files of its own.
+    // The thread of the store may still be removing its files.
     let removed = fs::remove_dir_all(&scratch).or_else(|_| fs::remove_dir_all(&scratch));
     tried.and(removed.map_err(|error| format!("`{}` cannot be removed: {error}", scratch.display())))
 }

@@ -21,7 +21,7 @@ const MAX_FILTER: usize = 64;
 const PAGE: isize = 10;
 /// Recent calls that are shown.
 const MAX_CALLS: usize = 50;
-/// Labels that stand for more than one name, so that no call can be found by them.
+/// Labels that summarise several names, so that no call can be found by them.
 const COLLECTIVE: [&str; 3] = ["default", "_other", "_unknown"];
 
 /// State of the daemon, from its status.

@@ -77,7 +77,7 @@ impl RuleChecker<'_> {
         for (index, set) in config.toolsets.iter().enumerate().filter(missing) {
             let hint = if names.is_empty() { "there is none at all".to_owned() } else { expected(set, &names) };
             let at = below(here, &["toolsets", &index.to_string()]);
-            // One that is wrong is there all the same.
+            // A tool set with a mistake exists all the same.
             if self.tree.get(&["toolsets".to_owned(), set.clone()]).is_none() {
                 self.report_at(vec![at], Part::Value, format!("there is no tool set `{set}`; {hint}"));
             }
@@ -88,7 +88,7 @@ impl RuleChecker<'_> {
         self.entries_of(here, recipients, sections);
         let channels: Vec<&str> = sections.outbound.keys().map(String::as_str).collect();
         for channel in recipients.keys().filter(|channel| !sections.outbound.contains_key(*channel)) {
-            // One that is wrong is there all the same.
+            // A channel with a mistake exists all the same.
             if self.tree.get(&["outbound".to_owned(), channel.clone()]).is_some() {
                 continue;
             }

@@ -89,7 +89,7 @@ impl RuleChecker<'_> {
                 other => &[other],
             };
             let path = below(here, &[key]);
-            // What stands for a wrong key may be wrong itself, such as where there is no /proc.
+            // The stand-in for a wrong key may be wrong itself, such as without /proc.
             if self.wrong.contains(&path) {
                 break;
             }

@@ -91,7 +91,7 @@ impl RuleChecker<'_> {
 /// Problem of a token that no client can send.
 const NOT_SENT: &str = "a token that no client can send; expected one without spaces at its ends and without line ends";
 
-/// Whether a header can have the token. Servers take what is around it for no part of it.
+/// Whether a header can have the token. Servers ignore the space around it.
 fn can_be_sent(token: &Secret) -> bool {
     let token = token.expose();
     token.trim_ascii() == token && HeaderValue::from_bytes(token.as_bytes()).is_ok()

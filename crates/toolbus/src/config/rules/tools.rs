@@ -207,7 +207,7 @@ impl RuleChecker<'_> {
                     Some(owner) if owner == set => format!("the endpoint `{endpoint}` is given twice"),
                     Some(owner) => format!("the endpoint `{endpoint}` belongs to the tool set `{owner}` already"),
                     None if endpoints.contains(endpoint) => continue,
-                    // One without a usable name may be meant.
+                    // An entry without a usable name may have this one.
                     None if self.is_wrong_in("rest") || self.described.is_open => continue,
                     None if names.is_empty() => format!("there is no endpoint `{endpoint}`; there is none at all"),
                     None => format!("there is no endpoint `{endpoint}`; {}", expected(endpoint, &names)),

@@ -1,4 +1,4 @@
-//! REST tools that stand elsewhere: in specifications, and in the file of RockBot's agents.
+//! REST tools of other files: of specifications, and of the file of RockBot's agents.
 
 use super::*;
 

@@ -55,7 +55,8 @@ pub(super) fn warnings(config: &Config) -> Vec<String> {
 }
 
 impl Config {
-    /// Programs of MCP servers that cannot be started here, by server: for who checks a configuration. The daemon tries them.
+    /// Programs of MCP servers that cannot be started here, by server: for a check of the configuration. The daemon
+    /// tries them.
     pub(crate) fn missing_programs(&self) -> Vec<String> {
         let missing = |spec: ServerSpec| match &spec.transport {
             // The value of a placeholder is known to a session alone.

@@ -32,8 +32,8 @@ const MAX_REASONS: usize = 5;
 /// Longest text of a letter's own, in characters.
 const MAX_TEXT: usize = 1_000;
 
-/// Works on the dead letters of a daemon's queues, one request after the other: a letter that one reads is hidden from
-/// all others until its connection ends.
+/// Works on the dead letters of a daemon's queues, one request after the other: a letter that a request reads is hidden
+/// from all others until its connection ends.
 pub struct DeadLetterAdmin {
     config: watch::Receiver<Arc<Config>>,
     workers: Handle,
@@ -49,7 +49,7 @@ struct Reading {
     found: Arc<LettersFound>,
 }
 
-/// Which letters are meant.
+/// Selection of letters.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct LetterQuery {
@@ -155,7 +155,7 @@ impl Admin {
         queues(&letters.config.borrow(), "").into_iter().map(|queue| queue.queue).collect()
     }
 
-    /// Reads the dead letters that are meant, which stay where they are.
+    /// Reads the selected dead letters, which stay in their queues.
     ///
     /// # Errors
     ///
@@ -256,7 +256,7 @@ impl DeadLetterAdmin {
     }
 }
 
-/// The queues that are meant by the whole name of one, or by none.
+/// The queue of this whole name, or all without a name.
 fn queues(config: &Config, named: &str) -> Vec<LetterQueue> {
     let mut all = letter_queues(config, None).unwrap_or_default();
     all.retain(|queue| named.is_empty() || queue.queue == named);

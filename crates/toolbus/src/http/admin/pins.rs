@@ -92,7 +92,7 @@ impl Admin {
         self.pins.as_ref().ok_or_else(|| ApiError::not_found("nothing is pinned in this process"))
     }
 
-    /// The source that is meant by a name, which may be that of an MCP server.
+    /// The source of a name, which may be that of an MCP server.
     fn source(&self, name: Option<&str>) -> Result<Option<String>, ApiError> {
         let Some(name) = name else { return Ok(None) };
         let sources = self.pinned()?.sources();
@@ -115,7 +115,7 @@ impl Changed {
     /// The difference, line by line.
     #[must_use]
     pub fn unified(&self) -> Unified {
-        // What is suspect is as it was first seen, which is what is to be looked at.
+        // A suspect tool is unchanged since it was first seen: the whole of it is shown as new.
         let before = self.before.as_deref().filter(|_| self.is.state != ToolState::Suspect);
         unified(read(before).as_ref(), read(self.after.as_deref()).as_ref())
     }

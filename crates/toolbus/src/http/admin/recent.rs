@@ -11,7 +11,7 @@ use toolbus_telemetry::{RecentCall, RecentCalls, RecentStep};
 const IN_FLIGHT: &str = "in_flight";
 /// Status of a call that was attached to another one.
 const ATTACHED: &str = "attached";
-/// Stands for every status of a call that has no result, or a bad one.
+/// Filter for every status of a call that has no result, or a bad one.
 const FAILED: &str = "failed";
 
 /// Most calls of a response.
@@ -125,7 +125,7 @@ pub struct CallTrace {
     pub cause: Option<String>,
     /// Message for the caller of a call that did not run: its first 500 bytes.
     pub refusal: Option<String>,
-    /// Whether the reply is one that was given before.
+    /// Whether the reply is a replayed one.
     pub replayed: bool,
     /// Whether this call was attached to another call of its identity: the reply is that one's.
     #[serde(default)]

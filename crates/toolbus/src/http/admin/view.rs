@@ -342,10 +342,10 @@ pub struct BusyTool {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ToolsQuery {
-    /// The one of this name.
+    /// The tool of this name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
-    /// Those that this agent may use, as it is shown them.
+    /// Tools that this agent may use, as they are listed to it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub agent: Option<String>,
     /// The agent's binding.
@@ -449,7 +449,7 @@ pub struct Pinned {
 pub struct Changes {
     /// The name.
     pub name: String,
-    /// Fingerprint of all that an approval would pin: what an approval names.
+    /// Fingerprint of all that an approval would pin, which the approval names.
     pub digest: Digest,
     /// Each tool.
     pub changes: Vec<Changed>,
@@ -472,24 +472,24 @@ pub struct Changed {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Approval {
-    /// The source of the tool; absent: the only one that is meant.
+    /// The source of the tool; absent: its only one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub source: Option<String>,
-    /// Fingerprint of what was shown.
+    /// Fingerprint of the shown changes.
     pub digest: Digest,
 }
 
 /// Result of an approval.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Approved {
-    /// Each tool, as it was until then.
+    /// Each tool, in its state before.
     pub approved: Vec<Pinned>,
 }
 
 /// Why a request was refused.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ApiRefusal {
-    /// The reason, and what to do about it.
+    /// The reason, and the next step.
     pub error: String,
 }
 

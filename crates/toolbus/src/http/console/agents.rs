@@ -188,7 +188,7 @@ fn rules(pages: &PageWriter, name: &str, rules: &AppliedRules, (running, waiting
     }
 }
 
-/// The tools of an agent, those that it may use first.
+/// The tools of an agent, usable ones first.
 fn tools(pages: &PageWriter, agent: &AgentTools, role: &Role) -> Markup {
     let text = role.text.trim().to_lowercase();
     let is_meant =

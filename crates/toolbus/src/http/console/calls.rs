@@ -94,7 +94,7 @@ fn sources(pages: &PageWriter) -> Vec<(String, String)> {
     sources.into_iter().map(|source| (source.to_owned(), pages.clean(source))).collect()
 }
 
-/// Options of a filter: any, and the values with their names. A chosen one that is not among them is added.
+/// Options of a filter: any, and the values with their names. A chosen value that is not among them is added.
 fn choices(values: &[(String, String)], chosen: &str) -> Markup {
     let is_known = chosen.is_empty() || values.iter().any(|(value, _)| value == chosen);
     html! {
@@ -117,7 +117,7 @@ const GATES: [(StepName, &str); 5] = [
 const MALFORMED: &str = "malformed_request";
 
 fn row(pages: &PageWriter, call: &CallTrace) -> Markup {
-    // An inner call has the id of the one around it.
+    // An inner call has the id of its outer one.
     let row = call.around.map_or_else(|| id_of(call).to_owned(), |_| format!("{} {}", id_of(call), call.number));
     html! {
         tr data-id=(row) {
@@ -143,7 +143,7 @@ fn id_of(call: &CallTrace) -> &str {
     ids.into_iter().flatten().next().map_or("", String::as_str)
 }
 
-/// The address of a call's page: inner calls have the ids of the one around them, and a number besides.
+/// The address of a call's page: inner calls have the ids of their outer one, and a number besides.
 fn call_path(call: &CallTrace) -> String {
     let number = call.around.map(|_| call.number.to_string()).unwrap_or_default();
     format!("{PATH}/calls/{}{}", url_encoded(id_of(call)), query([("number", &*number)]))
@@ -178,7 +178,7 @@ fn took(call: &CallTrace, step: &str) -> String {
     step.and_then(|step| step.took_ms).map(duration).unwrap_or_default()
 }
 
-/// Which of the calls with an id is meant.
+/// The number that distinguishes calls of the same id.
 #[derive(Deserialize)]
 pub(super) struct CallNumber {
     #[serde(default)]
@@ -332,7 +332,7 @@ fn trace_link(pages: &PageWriter, trace: &str) -> Markup {
     }
 }
 
-/// Arguments and result of a call, folded but for the result of one that failed.
+/// Arguments and result of a call, folded but for the result of a failed call.
 fn payloads(pages: &PageWriter, call: &CallTrace) -> Markup {
     if !pages.console.keeps_payloads {
         return html! { p.hint { "Not kept: " code { "http.console_payloads" } " is " code { "\"none\"" } "." } };

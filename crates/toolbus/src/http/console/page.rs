@@ -101,7 +101,7 @@ impl PageWriter {
         self.console.redactor.text(text).into_owned()
     }
 
-    /// Whether what the daemon keeps ends with it.
+    /// Whether the state of the daemon ends with it.
     pub(super) fn has_state_in_memory(&self) -> bool {
         self.store() == StoreUrl::Memory
     }
@@ -333,7 +333,7 @@ pub(super) fn explain_path(agent: &str, tool: &str, fields: &[(&str, &str)]) -> 
     format!("{PATH}{}/explain{}", agent_path(agent), query([("tool", tool)].into_iter().chain(fields)))
 }
 
-/// The query of an address, with its question mark; without what is empty.
+/// The query of an address, with its question mark, without empty values.
 pub(super) fn query<'a>(pairs: impl IntoIterator<Item = (&'a str, &'a str)>) -> String {
     let given = pairs.into_iter().filter(|(_, value)| !value.is_empty());
     let pairs: Vec<_> = given.map(|(name, value)| format!("{name}={}", url_encoded(value))).collect();

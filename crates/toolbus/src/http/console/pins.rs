@@ -15,7 +15,7 @@ use super::paging::Paged;
 use super::{ByOperator, PATH};
 use crate::http::admin::view::{ApiError, Approval, Changed, Changes, Pinned, PinnedTools};
 
-/// Stands for every state in which a tool is quarantined.
+/// Filter for every state in which a tool is quarantined.
 const QUARANTINED: &str = "quarantined";
 /// States that can be filtered by, and their labels.
 const STATES: [(&str, &str); 9] = [
@@ -166,7 +166,7 @@ pub(super) async fn one(pages: PageWriter, Path(name): Path<String>, Query(of): 
             }
         } @else { p.hint { "A session that was opened with http.admin_token may approve this." } }
     };
-    // What is approved is what was shown: a page that renews itself could change below the button.
+    // The approval must be of the shown changes: a page that renews itself could change below the button.
     pages.page("/pins", &format!("Pins of {name}"), false, &main)
 }
 

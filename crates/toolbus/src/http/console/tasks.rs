@@ -50,7 +50,7 @@ pub(super) async fn list(pages: PageWriter, Query(filter): Query<TaskFilter>) ->
     pages.page(PAGE, "Tasks", true, &main)
 }
 
-/// The tasks that are meant, and are shown.
+/// Returns the matching tasks, at most [`MAX_SHOWN`].
 fn shown<T>(tasks: Overview<T>, is_meant: impl Fn(&T) -> bool) -> Overview<T> {
     let mut rows: Vec<T> = tasks.rows.into_iter().filter(is_meant).collect();
     let is_whole = tasks.is_whole && rows.len() <= MAX_SHOWN;

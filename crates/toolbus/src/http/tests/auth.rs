@@ -197,7 +197,7 @@ async fn a_token_gets_in_while_anonymous_clients_hold_all_their_slots() {
     let _silent: Vec<Client> = (0..MAX_ANONYMOUS * 4).map(|_| fixture.server.connect()).collect();
     let started = Clock::SYSTEM.now();
     assert_eq!(fixture.with(&[&token()]).await.code, 200);
-    // Each of them is given its grace, and no more.
+    // Each of them gets its grace alone.
     let waited = Clock::SYSTEM.since(started);
     assert!(waited <= GRACE * 4 + Duration::from_millis(100), "{waited:?}");
 }

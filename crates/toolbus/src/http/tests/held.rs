@@ -1,4 +1,4 @@
-//! Tools that are there, and held back.
+//! Quarantined tools.
 
 use toolbus_core::policy::{DefinitionCheck, Quarantine};
 
