@@ -31,7 +31,7 @@ use crate::http::{self, Console, HttpRefusal, HttpState, LastHour, SharedState};
 const CONTROL: [&str; 3] = [topic::TOOL_LIST, topic::TOOL_HINTS, topic::TOOL_PING];
 
 impl App {
-    /// Takes calls from the bus; a daemon answers HTTP requests, too. Where the store that replicas share has not been read,
+    /// Takes calls from the bus; a daemon serves HTTP requests, too. Where the store that replicas share has not been read,
     /// calls are taken once it has been.
     pub fn listen(&mut self) {
         if let Some(replicas) = self.peers.replicas.take() {
