@@ -23,8 +23,8 @@ const PATIENCE: Duration = Duration::from_secs(20);
 /// Largest specification, in bytes.
 const MAX_SPECIFICATION: usize = 16 * 1024 * 1024;
 
-/// The same configuration with the endpoints of its specifications at addresses, and notes on these. For one that
-/// cannot be had, `running` gives what it was before.
+/// The same configuration with the endpoints of its specifications at addresses, and notes on these. For a
+/// specification that cannot be read, `running` has the previous endpoints.
 pub(crate) async fn with_specifications(config: &Config, running: Option<&Config>) -> (Config, Vec<String>) {
     let mut next = config.clone();
     let at_addresses = config.rest.openapi.iter().filter_map(|(name, one)| Some((name, one, one.url.as_deref()?)));
