@@ -70,8 +70,8 @@ pub enum Mode<'a> {
         /// The log and the exporters.
         recording: Recording,
     },
-    /// A command: the app listens on nothing, records nothing and writes nothing. It quarantines what is not as this
-    /// file has it, if one is given.
+    /// A command: the app listens on nothing, records nothing and writes nothing. It quarantines tools that differ from
+    /// their pins in this file, if one is given.
     Command {
         /// The file of pins.
         pins: Option<PathBuf>,
@@ -87,7 +87,7 @@ pub struct App {
     files_read: Option<[u8; 32]>,
     /// Hash of the configuration, as `tool.ping` reports it.
     digest: channel::Sender<String>,
-    /// The configuration that is in force, for those who look at it.
+    /// The configuration in force, for its observers.
     in_force: channel::Sender<Arc<Config>>,
     redactor: Redactor,
     bus: Arc<dyn Bus>,
@@ -140,7 +140,7 @@ struct Peers {
 #[derive(Default)]
 struct Tasks {
     consumers: JoinSet<()>,
-    /// The consumers of what running calls wait for.
+    /// The consumers of messages for which running calls wait.
     inboxes: JoinSet<()>,
     /// Cancelled when no call waits any more.
     stop_receiving: CancellationToken,
@@ -206,13 +206,13 @@ pub enum AppError {
 pub enum Shutdown {
     /// A signal of this name.
     Signal(&'static str),
-    /// A mistake at the broker that no retry mends; the text says what to do.
+    /// A mistake at the broker that no retry mends; the text names the next step.
     Fatal(String),
 }
 
 impl App {
-    /// Opens and makes everything that the configuration asks for. Nothing is taken from the bus, no MCP server is
-    /// started and no request is answered before [`Self::start`] and [`Self::listen`].
+    /// Opens and makes every part of the configuration. Nothing is consumed from the bus, no MCP server is started and
+    /// no request is served before [`Self::start`] and [`Self::listen`].
     ///
     /// # Errors
     ///
@@ -221,8 +221,8 @@ impl App {
         assembly::build(config, mode, families::all).await
     }
 
-    /// Starts what tools need, such as the MCP servers of the configuration and those that callers have registered, and
-    /// follows other daemons. Comes before [`Self::listen`], so that each call finds the tools that there are to be.
+    /// Starts the backends of tools, such as the MCP servers of the configuration and of callers' registrations, and
+    /// follows other daemons. Comes before [`Self::listen`], so that each call finds every tool.
     pub async fn start(&mut self) {
         self.commits.drain(..).for_each(|commit| commit());
         for family in &self.families {
@@ -233,7 +233,7 @@ impl App {
         }
     }
 
-    /// Reloads what changes until a signal or a fatal error ends the daemon.
+    /// Applies changes until a signal or a fatal error ends the daemon.
     pub async fn run(&mut self, signals: &mut Signals) -> Shutdown {
         // Watched before it is read again, so that no change since it was first read is missed.
         let mut file =
@@ -241,7 +241,7 @@ impl App {
         if file.is_some() {
             self.reload_servers().await;
         }
-        // What an operator edits is taken over by `toolbus reload`.
+        // `toolbus reload` takes over the edits of an operator.
         let mounted = self.sources.files.iter().filter(|file| file.is_symlink());
         let mut configuration: Vec<FileWatch> = mounted.map(|file| FileWatch::start(file)).collect();
         if !configuration.is_empty() {
@@ -252,7 +252,7 @@ impl App {
         let mut shared = self.peers.shared.clone();
         loop {
             let change = tokio::select! {
-                asked = signals.next() => match asked {
+                signal = signals.next() => match signal {
                     SignalRequest::Stop(signal) => return Shutdown::Signal(signal),
                     SignalRequest::Reload => Change::Configuration(None),
                 },
@@ -304,11 +304,11 @@ impl App {
         drained
     }
 
-    /// Ends the HTTP server, and writes and exports what is left. Comes after [`Self::drain`].
+    /// Ends the HTTP server, saves the pins, and flushes the audit and the exporters. Comes after [`Self::drain`].
     pub async fn close(mut self) {
         self.tasks.stop_serving.cancel();
         while self.tasks.serving.join_next().await.is_some() {}
-        // What tools hold goes with them, such as the folder of the sandbox that converts pages.
+        // Dropping tools frees their resources, such as the folder of the sandbox that converts pages.
         let _ = self.policy.registry().replace_all(Vec::new());
         self.policy.refresh();
         if let Some(daemon) = self.daemon {
@@ -363,7 +363,7 @@ impl DaemonParts {
         switches: &Arc<SwitchStore>,
         policy: &PolicyHandle,
     ) -> Result<Self, AppError> {
-        // What was disabled is disabled again before anything can be called; what replicas share is read later.
+        // Stored switches apply before any call; those that replicas share are read later.
         if !switches.is_shared() {
             switches.follow(policy).await?;
         }
@@ -372,7 +372,7 @@ impl DaemonParts {
         Ok(Self { audit, exporters, _claim: claim, listeners })
     }
 
-    /// Writes and exports what is left. Each step that fails is logged.
+    /// Saves the pins, and flushes the audit and the exporters. Each step that fails is logged.
     async fn close(self, pins: Pins) {
         // A problem of the file was logged.
         let _ = tokio::time::timeout(FLUSH_TIME, spawn_blocking(move || pins.save().is_ok())).await;
@@ -385,7 +385,7 @@ impl DaemonParts {
     }
 }
 
-/// Waits until what replicas share has been read.
+/// Waits until the state that replicas share has been read.
 async fn read(shared: &mut channel::Receiver<SharedState>) {
     if shared.wait_for(|state| !state.is_unread).await.is_err() {
         std::future::pending().await

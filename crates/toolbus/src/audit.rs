@@ -1,4 +1,4 @@
-//! Where audit records go: to the log, and to a file of their own.
+//! Audit records: written to the log, and to a file of their own.
 
 mod file;
 mod writer;
@@ -51,7 +51,7 @@ pub struct Unwritten;
 pub fn records_of(file: &Path, call_id: &str) -> Result<Vec<Map<String, Value>>, FileError> {
     let is_of_call = |record: &Map<String, Value>| record.get("call_id").and_then(Value::as_str) == Some(call_id);
     let mut records = VecDeque::new();
-    // What is no record of the call may be anything: the file is an operator's to write to.
+    // Other lines may be anything: operators may write to the file.
     for line in file::last_lines(file)?.split(|byte| *byte == b'\n') {
         records.extend(serde_json::from_slice(line).ok().filter(is_of_call));
         if records.len() > MAX_RECORDS {
@@ -68,7 +68,7 @@ pub struct AuditLog {
 }
 
 impl AuditLog {
-    /// Opens the file and takes the key, or makes one for this run. `redactor` removes secrets from what is written.
+    /// Opens the file and takes the key, or makes one for this run. `redactor` removes secrets from the records.
     ///
     /// # Errors
     ///

@@ -160,8 +160,8 @@ impl Cli {
     pub fn read() -> Self {
         let words: Vec<OsString> = std::env::args_os().collect();
         choose_colors(&words);
-        let is_asked = words.iter().take_while(|word| *word != "--").any(|word| word == HELP_ALL);
-        let mut command = Self::definition(is_asked);
+        let is_full = words.iter().take_while(|word| *word != "--").any(|word| word == HELP_ALL);
+        let mut command = Self::definition(is_full);
         let matches = command.clone().get_matches_from(words);
         Self::from_arg_matches(&matches).unwrap_or_else(|error| error.format(&mut command).exit())
     }
@@ -185,7 +185,7 @@ impl GlobalArgs {
         self.config.last().cloned()
     }
 
-    /// The words of a command line that say the same.
+    /// The words of an equivalent command line.
     pub(crate) fn words(&self) -> Vec<OsString> {
         let chosen = |value: Option<PossibleValue>, is_default: bool| {
             value.filter(|_| !is_default).map(|value| value.get_name().into())
@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn help_shows_a_commands_own_options_and_the_global_ones_if_asked() {
+    fn help_shows_a_commands_own_options_and_help_all_the_global_ones() {
         for words in [&["serve"][..], &["check"], &["doctor"]] {
             assert!(help(false, words).contains("--config <FILE>"), "{words:?}");
         }

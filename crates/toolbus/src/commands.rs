@@ -76,40 +76,40 @@ pub async fn run(cli: Cli) -> ExitCode {
 async fn dispatch(cli: Cli) -> Result<ExitCode, u8> {
     let global = cli.global;
     let operator = || Operator { sources: global.sources(environment()), output: global.output };
-    let told_by_kind = |error: TargetError| error.tell();
+    let reported_by_kind = |error: TargetError| error.report();
     match cli.command {
         Command::Serve(args) => run_daemon(args, &global).await,
         Command::Call(args) => call::run(args, &context(&global, &["bus"])?).await.map_err(|error| {
-            told(&error);
+            reported(&error);
             error.exit_code()
         }),
         // The configuration of a service must not have the demonstration need its broker, or its secrets.
         Command::Demo(args) => {
             let sources = global.named_sources(environment());
-            demo::run(args, &load_context(sources, global.output, Config::load)?).await.map_err(told)
+            demo::run(args, &load_context(sources, global.output, Config::load)?).await.map_err(reported)
         }
-        Command::Dlq(args) => dlq::run(args, &context(&global, &["bus"])?).await.map_err(|error| error.tell()),
-        Command::Health(args) => health::run(args, &context(&global, &[])?).await.map_err(told),
-        Command::Schema => schema::run().map_err(told),
-        Command::Check(args) => check::run(args, &operator()).await.map_err(told_by_kind),
-        Command::Doctor(args) => doctor::run(args, &operator()).await.map_err(told_by_kind),
-        Command::Agents(args) => agents::run(args, &operator()).await.map_err(told_by_kind),
-        Command::Explain(args) => explain::run(args, &operator()).await.map_err(told_by_kind),
-        Command::Mcp(args) => mcp::run(args, &operator()).await.map_err(told_by_kind),
-        Command::Init(args) => init::run(args, &operator(), global.named_file()).map_err(told_by_kind),
-        Command::Connect(args) => connect::run(&args, &operator()).map_err(told_by_kind),
-        Command::Completions(args) => completions::completions(&args, Cli::definition(true)).map_err(told),
-        Command::Man(args) => completions::man(&args, Cli::definition(true)).map_err(told),
-        Command::Bench(args) => Err(told(bench::run(&args, global.words()))),
-        Command::Tools(args) => tools::run(args, &operator()).await.map_err(told_by_kind),
-        Command::Status(args) => daemon::status(args, &operator()).await.map_err(told_by_kind),
-        Command::Reload(args) => daemon::reload(args, &operator()).await.map_err(told_by_kind),
-        Command::Top(args) => top::run(args, &operator()).await.map_err(told_by_kind),
-        Command::Trace(args) => trace::run(args, &operator()).await.map_err(told_by_kind),
-        Command::Breaker(args) => breaker::run(args, &operator()).await.map_err(told_by_kind),
-        Command::Pins(args) => pins::run(args, &operator()).await.map_err(told_by_kind),
-        Command::Disable(args) => switch::run(args, true, &operator()).await.map_err(told_by_kind),
-        Command::Enable(args) => switch::run(args, false, &operator()).await.map_err(told_by_kind),
+        Command::Dlq(args) => dlq::run(args, &context(&global, &["bus"])?).await.map_err(|error| error.report()),
+        Command::Health(args) => health::run(args, &context(&global, &[])?).await.map_err(reported),
+        Command::Schema => schema::run().map_err(reported),
+        Command::Check(args) => check::run(args, &operator()).await.map_err(reported_by_kind),
+        Command::Doctor(args) => doctor::run(args, &operator()).await.map_err(reported_by_kind),
+        Command::Agents(args) => agents::run(args, &operator()).await.map_err(reported_by_kind),
+        Command::Explain(args) => explain::run(args, &operator()).await.map_err(reported_by_kind),
+        Command::Mcp(args) => mcp::run(args, &operator()).await.map_err(reported_by_kind),
+        Command::Init(args) => init::run(args, &operator(), global.named_file()).map_err(reported_by_kind),
+        Command::Connect(args) => connect::run(&args, &operator()).map_err(reported_by_kind),
+        Command::Completions(args) => completions::completions(&args, Cli::definition(true)).map_err(reported),
+        Command::Man(args) => completions::man(&args, Cli::definition(true)).map_err(reported),
+        Command::Bench(args) => Err(reported(bench::run(&args, global.words()))),
+        Command::Tools(args) => tools::run(args, &operator()).await.map_err(reported_by_kind),
+        Command::Status(args) => daemon::status(args, &operator()).await.map_err(reported_by_kind),
+        Command::Reload(args) => daemon::reload(args, &operator()).await.map_err(reported_by_kind),
+        Command::Top(args) => top::run(args, &operator()).await.map_err(reported_by_kind),
+        Command::Trace(args) => trace::run(args, &operator()).await.map_err(reported_by_kind),
+        Command::Breaker(args) => breaker::run(args, &operator()).await.map_err(reported_by_kind),
+        Command::Pins(args) => pins::run(args, &operator()).await.map_err(reported_by_kind),
+        Command::Disable(args) => switch::run(args, true, &operator()).await.map_err(reported_by_kind),
+        Command::Enable(args) => switch::run(args, false, &operator()).await.map_err(reported_by_kind),
     }
 }
 
@@ -126,7 +126,7 @@ fn configured_by(global: &GlobalArgs) -> Result<Context, u8> {
     in_context(global, Config::load)
 }
 
-/// The same with the secrets of these sections alone. What is suspicious is for `check` and the daemon to say.
+/// The same with the secrets of these sections alone. Warnings are left to `check` and the daemon.
 fn context(global: &GlobalArgs, sections: &'static [&'static str]) -> Result<Context, u8> {
     in_context(global, |sources| Config::load_for(sources, sections))
 }
@@ -154,10 +154,10 @@ fn load_whole(sources: &Sources) -> Result<Config, Problems> {
 
 /// Prints an error that ended a program, and gives its exit code.
 pub fn failed(error: impl Display) -> ExitCode {
-    told(error).into()
+    reported(error).into()
 }
 
-/// Runs the daemon, which logs what other commands print.
+/// Runs the daemon, which logs errors where other commands print them.
 async fn run_daemon(args: serve::ServeArgs, global: &GlobalArgs) -> Result<ExitCode, u8> {
     let sources = global.sources(environment());
     let Loaded { config, warnings } =
@@ -167,13 +167,13 @@ async fn run_daemon(args: serve::ServeArgs, global: &GlobalArgs) -> Result<ExitC
         })?;
     let context = Context { config, sources, output: global.output, warnings };
     serve::run(args, &context).await.map_err(|error| {
-        // What ended the daemon may quote whom it spoke to.
+        // The error that ended the daemon may quote its peers.
         let error = app::redactor(&context.config).text(&error.to_string()).into_owned();
         if context.config.telemetry.log_format == LogFormat::Json && tracing::enabled!(tracing::Level::ERROR) {
             tracing::error!(error, "stopped by an error");
             return 1;
         }
-        told(error)
+        reported(error)
     })
 }
 
@@ -201,17 +201,17 @@ pub(crate) fn warn(text: &str) {
     eprint(&format!("{YELLOW}warning:{YELLOW:#} {text}"));
 }
 
-/// Says on standard error what the result is to be taken for.
+/// Prints a note about the result on standard error.
 pub(crate) fn note(text: &str) {
     eprint(&format!("note: {}", printable(text)));
 }
 
-fn told(error: impl Display) -> u8 {
+fn reported(error: impl Display) -> u8 {
     eprint(&format!("{RED}error:{RED:#} {}", printable(&error.to_string())));
     1
 }
 
-/// A text of others as one line of a table may show it.
+/// A foreign text as one line of a table.
 pub(crate) fn one_line(text: &str) -> String {
     printable(text).replace(['\n', '\t'], " ")
 }
@@ -244,7 +244,7 @@ pub(crate) fn plain(table: &comfy_table::Table) -> String {
     table.lines().map(bare).collect::<Vec<_>>().join("\n")
 }
 
-/// Prints a line for people. When even that cannot be printed, the exit code says enough.
+/// Prints a line for people. A failure is ignored: the exit code suffices.
 fn eprint(text: &str) {
     let _ = writeln!(anstream::stderr(), "{text}");
 }

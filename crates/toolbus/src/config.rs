@@ -1,7 +1,8 @@
 //! The configuration: defaults, files, environment and command line, checked as a whole.
 //!
 //! [`Config::load`] is the way in. The layers become one tree that remembers where each value was given; the tree is
-//! compared with the JSON Schema of [`Config`], then with what no schema can say. All problems are reported at once.
+//! compared with the JSON Schema of [`Config`], then with rules that no schema can express. All problems are reported
+//! at once.
 
 pub mod agents;
 pub mod audit;
@@ -222,8 +223,8 @@ pub struct Loaded {
 }
 
 impl Config {
-    /// A hash of what replicas have in common: of everything but names and addresses that are each one's own, and of no
-    /// secret.
+    /// A hash of the settings that replicas have in common: without the names and addresses of each, and without
+    /// secrets.
     #[must_use]
     pub fn digest(&self) -> String {
         let common = Self {
@@ -240,7 +241,7 @@ impl Config {
         hash.iter().take(8).map(|byte| format!("{byte:02x}")).collect()
     }
 
-    /// Reports what is wrong with values of these keys, each at the place where the sources give it.
+    /// Reports problems with the values of these keys, each at its position in the sources.
     pub(crate) fn problems_at(sources: &Sources, found: Vec<(KeyPath, String)>) -> Vec<Problem> {
         let tree = Self::as_given(sources, &schema());
         let difference = |(path, what)| SchemaDifference { path, part: Part::Value, what };
@@ -256,8 +257,8 @@ impl Config {
         Self::load_after(sources, None, NeededSecrets::All)
     }
 
-    /// The same for what uses the secrets of these sections alone: others need not be there, as on the machine of an
-    /// operator, and what stands for a missing one is not to be used.
+    /// The same for a program that uses the secrets of these sections alone: others may be missing, as on the machine
+    /// of an operator, and have stand-ins, which are not to be used.
     ///
     /// # Errors
     ///
@@ -266,8 +267,8 @@ impl Config {
         Self::load_after(sources, None, NeededSecrets::Of(sections))
     }
 
-    /// The same for a process that runs with `running`: MCP servers of the file that cannot be used as they are written
-    /// now stay as they are.
+    /// The same for a process that runs with `running`: MCP servers of the file that have a mistake keep their previous
+    /// definitions.
     ///
     /// # Errors
     ///
@@ -276,14 +277,13 @@ impl Config {
         Self::load_after(sources, Some(running), NeededSecrets::All)
     }
 
-    /// Returns the log format of a daemon with these sources, as far as they can be read: also of one that does not
-    /// start.
+    /// Returns the log format of a daemon with these sources, as far as they can be read, even if it does not start.
     #[must_use]
     pub fn log_format(sources: &Sources) -> LogFormat {
         Self::as_written(sources, &["telemetry", "log_format"]).unwrap_or_default()
     }
 
-    /// The socket of a daemon with these sources, as far as they can be read: the daemon runs what they were before.
+    /// The socket of a daemon with these sources, as far as they can be read: the daemon may run an earlier version.
     #[must_use]
     pub fn socket_as_written(sources: &Sources) -> Option<PathBuf> {
         match Self::as_written::<PathBuf>(sources, &["daemon", "socket"]) {
@@ -319,7 +319,7 @@ impl Config {
         }
     }
 
-    /// The value of a key, if it can be read, whatever is wrong with the rest.
+    /// The value of a key, if it can be read, whatever mistakes other keys have.
     fn as_written<T: DeserializeOwned>(sources: &Sources, key: &[&str]) -> Option<T> {
         let tree = Self::as_given(sources, &schema());
         T::deserialize(tree.get(&key_path(key))?).ok()
@@ -355,7 +355,7 @@ impl Config {
         let mut differences = toolbus_config::differences(&tree, &schema, &format::FORMATS)
             .map_err(|error| Problems(vec![nowhere(error.to_string())]))?;
         bus::supersede_parts(&mut tree);
-        // One that a later address has replaced is not needed.
+        // A secret that a later layer has replaced is not needed.
         differences.extend(unresolved.into_iter().filter(|one| tree.get(&one.path).is_some()));
         let wrong: Vec<KeyPath> =
             differences.iter().map(|difference| &difference.path).chain(&left_out).cloned().collect();
@@ -406,7 +406,7 @@ impl NeededSecrets {
     }
 }
 
-/// Stand-in for a secret that is absent and not needed, of the kind that is likely meant.
+/// Stand-in for a missing secret that is not needed, of the likely kind.
 fn absent(path: &[String]) -> &'static str {
     match path.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {
         ["bus", "url"] => "amqps://localhost",

@@ -1,4 +1,4 @@
-//! Dead letters of the queues of a daemon, for operators: messages that could not be answered or delivered.
+//! Dead letters of the queues of a daemon, for operators: messages that could not be processed or delivered.
 
 mod broker;
 mod letter;

@@ -6,7 +6,8 @@ use serde_json::{Map, Value, json};
 
 /// Deepest nesting that an example follows; references may lead in a circle.
 const MAX_DEPTH: usize = 8;
-/// Most values of an example, with the schemas on the way to them. Beyond, arguments are `null` and their members left out.
+/// Most values of an example, with the schemas on the way to them. Beyond, arguments are `null` and their fields left
+/// out.
 const MAX_VALUES: usize = 200;
 /// Longest value that is taken from the schema itself, such as a default, in bytes.
 const MAX_GIVEN: usize = 1024;
@@ -15,7 +16,7 @@ const MAX_ITEMS: u64 = 4;
 /// Most characters that are made up for `minLength`.
 const MAX_LENGTH: u64 = 64;
 
-/// Arguments that the schema asks for; where it asks for none, the first that it knows.
+/// The required arguments of a schema; where it requires none, its first one.
 pub(crate) fn example_arguments(schema: Option<&Value>) -> Map<String, Value> {
     let Some(root) = schema else { return Map::new() };
     let example = Example { root, left: Cell::new(MAX_VALUES) };
@@ -46,7 +47,7 @@ impl Example<'_> {
         left > 0
     }
 
-    /// The required members of an object.
+    /// The required fields of an object.
     fn object(&self, schema: &Value, depth: usize) -> Map<String, Value> {
         let required = schema.get("required").and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_str);
         let field = |key: &str| {

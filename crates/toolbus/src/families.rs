@@ -44,21 +44,21 @@ use crate::config::Config;
 /// Why a family cannot be built, or its tools cannot be made.
 pub(crate) type FamilyError = Box<dyn Error + Send + Sync>;
 
-/// A guide to tools of a family: who gets it, name and text.
+/// A guide to tools of a family: its readers, name and text.
 pub(crate) type FamilyGuide = (GuideFor, &'static str, &'static str);
 
-/// The place of a family in the order of starting. Families end in the opposite order.
+/// The position of a family in the order of starting. Families end in the opposite order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Phase {
-    /// Before the tools of others: what runs programs and connections.
+    /// Runs programs and connections; before the tools of other families.
     Backends,
     /// Needs no other family.
     Tools,
-    /// Describes what the families before it have.
+    /// Describes the tools of the families before it.
     Finding,
 }
 
-/// A family of tools. One that has nothing by the configuration has no tools.
+/// A family of tools. Without its section in the configuration it has no tools.
 pub(crate) trait ToolFamily: Send + Sync {
     /// The name of the family.
     fn name(&self) -> &'static str;
@@ -68,14 +68,14 @@ pub(crate) trait ToolFamily: Send + Sync {
         Phase::Tools
     }
 
-    /// Makes ready what [`Self::tools`] needs for a configuration, which takes time: not for a description. Nothing that
-    /// runs changes.
+    /// Prepares what [`Self::tools`] needs for a configuration, which takes time: not for a description. No running
+    /// part changes.
     fn prepare<'a>(&'a self, _config: &'a Config) -> BoxFuture<'a, Result<(), FamilyError>> {
         ready(Ok(())).boxed()
     }
 
-    /// Makes the tools by the configuration of `plan`, which adds the limits. What is to change once the configuration is in
-    /// force goes to [`FamilyPlan::on_commit`]; nothing changes before.
+    /// Makes the tools by the configuration of `plan`, which adds the limits. Changes for the time when the
+    /// configuration is in force go to [`FamilyPlan::on_commit`]; nothing changes before.
     ///
     /// # Errors
     ///
@@ -87,10 +87,10 @@ pub(crate) trait ToolFamily: Send + Sync {
         Vec::new()
     }
 
-    /// Gives others what they read of it, such as its status.
+    /// Publishes its status for other parts.
     fn contribute(&self, _to: &mut Contributions) {}
 
-    /// Has the exporters ask for what is measured of it at each export.
+    /// Registers what the exporters read of the family at each export.
     fn watch(&self, _exporters: &Exporters) {}
 
     /// Starts what its tools need, before any call is taken.
@@ -106,12 +106,12 @@ pub(crate) trait ToolFamily: Send + Sync {
     /// Adds its tasks and the handlers of its queues, when calls are taken.
     fn work(&self, _work: &mut Work<'_>) {}
 
-    /// Begins nothing any more, and says so to others. Calls are still taken.
+    /// Begins nothing any more, and announces that to others. Calls are still taken.
     fn leave(&self) -> BoxFuture<'_, ()> {
         ready(()).boxed()
     }
 
-    /// Ends what runs, when no call runs any more. What it publishes has `patience`.
+    /// Ends its running parts, when no call runs any more. Publications have `patience`.
     fn end(&self, _patience: Duration) -> BoxFuture<'_, ()> {
         ready(()).boxed()
     }
@@ -121,7 +121,7 @@ pub(crate) trait ToolFamily: Send + Sync {
 ///
 /// # Errors
 ///
-/// If a family cannot be built as the configuration says.
+/// If a family cannot be built as configured.
 pub(crate) fn all(context: &FamilyContext<'_>) -> Result<Vec<Box<dyn ToolFamily>>, FamilyError> {
     let servers = AppServers::new(context)?;
     let mut families: Vec<Box<dyn ToolFamily>> = vec![

@@ -6,7 +6,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 /// starts inherit it, and some of them go through all that there could be.
 pub const ENOUGH: u64 = 8192;
 
-/// Raises what the system gives a program at first, as far as it may be raised. What it is then; none is no limit.
+/// Raises the limit of open files as far as is permitted, and returns it; `None` is no limit.
 pub fn raise() -> Option<u64> {
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
     let wanted = maximum.map_or(ENOUGH, |maximum| maximum.min(ENOUGH));

@@ -31,7 +31,7 @@ pub enum LocalDaemonError {
 }
 
 impl LocalDaemon {
-    /// Opens the bus of the configuration. On the embedded bus, tools are quarantined as the file `pins` says.
+    /// Opens the bus of the configuration. On the embedded bus, tools are quarantined by the file `pins`.
     ///
     /// # Errors
     ///
@@ -43,8 +43,7 @@ impl LocalDaemon {
         }
     }
 
-    /// Opens the bus of the configuration, and runs the daemon's parts on it; tools are quarantined as the file `pins`
-    /// says.
+    /// Opens the bus of the configuration, and runs the daemon's parts on it; tools are quarantined by the file `pins`.
     ///
     /// # Errors
     ///
@@ -56,7 +55,7 @@ impl LocalDaemon {
         Ok(Self { bus: app.bus(), app: Some(app) })
     }
 
-    /// Waits until calls can be taken and answered, at most `patience`.
+    /// Waits until calls can be taken and replied to, at most `patience`.
     ///
     /// # Errors
     ///
@@ -95,7 +94,7 @@ impl LocalDaemon {
     /// Deletes the queues that the session consumes, and the exchanges, from the broker, and closes the bus in order.
     pub async fn remove(self) {
         let queues: Vec<String> = self.bus.state().borrow().consumers.iter().map(|(queue, _)| queue.clone()).collect();
-        // What is consumed would be declared again.
+        // A consumer would declare its queue again.
         self.bus.stop_consuming().await;
         self.bus.remove(&queues).await;
         self.close().await;

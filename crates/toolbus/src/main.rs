@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use toolbus::cli::Cli;
 
-/// A call allocates some hundred times, and what one thread allocates another one frees.
+/// Allocator of the process: a call allocates some hundred times, and often frees on another thread.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 

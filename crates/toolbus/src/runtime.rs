@@ -10,7 +10,7 @@ use tokio::runtime::{Builder, Runtime};
 
 /// Sets another number of threads than half of the processors.
 const THREADS: &str = "TOKIO_WORKER_THREADS";
-/// Most threads that can be asked for.
+/// Most threads that can be configured.
 const MAX_THREADS: usize = 1024;
 
 /// Runs a program to its end, with the provider of TLS installed.
@@ -20,7 +20,7 @@ pub fn block_on(program: impl Future<Output = ExitCode>) -> ExitCode {
     match runtime() {
         Ok(runtime) => {
             let code = runtime.block_on(program);
-            // What still blocks a thread, such as a read of standard input, must not hold the end up.
+            // A blocked thread, such as one that reads standard input, must not delay the end.
             runtime.shutdown_background();
             code
         }

@@ -5,8 +5,8 @@ use std::time::Duration;
 use sd_notify::NotifyState;
 use tokio::task::JoinSet;
 
-/// Tells the service manager that the daemon has started, and until it is dropped, in half of the watchdog's time each, that
-/// the runtime still runs tasks. Without a service manager nothing is sent.
+/// Notifies the service manager that the daemon has started, and until it is dropped, twice in the watchdog's time,
+/// that the runtime still runs tasks. Without a service manager nothing is sent.
 #[derive(Debug)]
 #[must_use]
 pub(crate) struct ServiceManager {
@@ -14,7 +14,7 @@ pub(crate) struct ServiceManager {
 }
 
 impl ServiceManager {
-    /// Tells that the daemon has started: it waits for its broker from now on, whether there is one or not.
+    /// Notifies that the daemon has started: it waits for its broker from now on, whether there is one or not.
     pub(crate) fn started() -> Self {
         notify(&[NotifyState::Ready]);
         let mut watchdog = JoinSet::new();
@@ -24,7 +24,7 @@ impl ServiceManager {
         Self { _watchdog: watchdog }
     }
 
-    /// Tells that the daemon drains. The watchdog goes on.
+    /// Notifies that the daemon drains. The watchdog goes on.
     pub(crate) fn stopping(&self) {
         notify(&[NotifyState::Stopping]);
     }

@@ -1,4 +1,4 @@
-//! Signals: the first SIGTERM or SIGINT asks for an orderly end, the second ends at once; SIGHUP asks for a reload.
+//! Signals: the first SIGTERM or SIGINT requests an orderly end, the second ends at once; SIGHUP requests a reload.
 
 use std::io;
 
@@ -34,7 +34,7 @@ impl Signals {
         })
     }
 
-    /// Waits for the next signal, and says what it asks for.
+    /// Waits for the next signal, and returns its request.
     pub async fn next(&mut self) -> SignalRequest {
         tokio::select! {
             biased;
@@ -44,7 +44,7 @@ impl Signals {
         }
     }
 
-    /// Waits for the next signal that asks for an end, and gives its name. Those that ask for a reload stay.
+    /// Waits for the next signal that requests an end, and returns its name. Requests for a reload stay.
     pub async fn stop(&mut self) -> &'static str {
         tokio::select! {
             biased;

@@ -1,12 +1,12 @@
-//! Output of results, with the texts of others made safe.
+//! Output of results, in which foreign texts are made safe.
 
 use std::borrow::Cow;
 use std::io::{self, BufRead, Read as _, Write};
 
 use clap::ValueEnum;
 
-/// Longest answer to a question that is read, in bytes.
-const MAX_ANSWER: u64 = 64;
+/// Longest line of input that is read, in bytes.
+const MAX_INPUT: u64 = 64;
 
 /// Format of results.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
@@ -32,17 +32,17 @@ pub fn printable(text: &str) -> Cow<'_, str> {
     Cow::Owned(shown)
 }
 
-/// Asks a question, and says whether the answer is `y` or `yes`.
+/// Writes a question, and returns whether the input is `y` or `yes`.
 ///
 /// # Errors
 ///
-/// If the question cannot be written, or the answer not be read.
+/// If the question cannot be written, or the input not be read.
 pub fn is_yes(question: &str, input: &mut impl BufRead, output: &mut impl Write) -> io::Result<bool> {
     write!(output, "{question}")?;
     output.flush()?;
-    let mut answer = String::new();
-    input.take(MAX_ANSWER).read_line(&mut answer)?;
-    Ok(matches!(answer.trim().to_ascii_lowercase().as_str(), "y" | "yes"))
+    let mut line = String::new();
+    input.take(MAX_INPUT).read_line(&mut line)?;
+    Ok(matches!(line.trim().to_ascii_lowercase().as_str(), "y" | "yes"))
 }
 
 /// Treats `EPIPE` as success, so that `toolbus tools | head` exits with 0.
@@ -68,7 +68,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_reader_that_has_gone_is_no_error() {
+    fn only_a_broken_pipe_is_no_error() {
         assert!(ignore_broken_pipe(Err(io::ErrorKind::BrokenPipe.into())).is_ok());
         assert!(ignore_broken_pipe(Err(io::ErrorKind::StorageFull.into())).is_err());
     }

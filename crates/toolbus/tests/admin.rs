@@ -92,7 +92,7 @@ fn run(folder: &Path, arguments: &[&str], environment: &[(&str, &str)]) -> (i32,
 }
 
 #[test]
-fn who_may_use_what_is_asked_of_the_running_daemon() {
+fn the_tools_of_agents_are_queried_from_the_running_daemon() {
     let served = Served::start("");
     let mode = std::fs::metadata(served.folder.path().join("toolbus.sock")).unwrap().permissions().mode();
     assert_eq!(mode & 0o777, 0o600);
@@ -155,7 +155,7 @@ fn a_call_is_explained_with_an_exit_code_of_its_own() {
 }
 
 #[test]
-fn what_is_switched_off_stays_off_over_a_restart_and_a_kill() {
+fn a_disabled_tool_stays_off_over_a_restart_and_a_kill() {
     let mut served = Served::start("[store]\nurl = \"sqlite:toolbus.db\"\n");
     let (code, out, err) = served.run(&["disable", "tool", "current_time"]);
     assert_eq!((code, &*out, &*err), (0, "tool current_time is switched off", ""));
@@ -171,7 +171,7 @@ fn what_is_switched_off_stays_off_over_a_restart_and_a_kill() {
 }
 
 #[test]
-fn what_nothing_is_called_can_be_switched_off_with_a_warning() {
+fn an_unknown_name_can_be_switched_off_with_a_warning() {
     let served = Served::start("");
     let (code, out, err) = served.run(&["disable", "agent", "bruno"]);
     assert_eq!((code, &*out, &*err), (0, "agent bruno is switched off", "warning: there is no agent of this name now"));
@@ -187,7 +187,7 @@ fn a_second_daemon_leaves_the_socket_of_the_first() {
 }
 
 #[test]
-fn nobody_there_is_told_with_the_next_step() {
+fn a_missing_daemon_is_reported_with_the_next_step() {
     let folder = tempfile::tempdir().unwrap();
     for command in [&["agents"][..], &["explain", "ana", "x"], &["disable", "tool", "x"], &["mcp", "list"]] {
         let (code, out, err) = run(folder.path(), command, &[]);
@@ -199,25 +199,25 @@ fn nobody_there_is_told_with_the_next_step() {
 }
 
 #[test]
-fn a_file_is_asked_without_a_daemon() {
+fn a_file_is_evaluated_without_a_daemon() {
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join("a.toml"), CONFIGURATION).unwrap();
-    let asked = |arguments: &[&str]| run(folder.path(), &[arguments, &["--config", "a.toml"]].concat(), &[]);
-    assert!(asked(&["agents"]).1.contains("whatsapp:sales"));
-    assert_eq!(asked(&["explain", "ana", "current_time", "timezone=UTC"]).0, 0);
-    assert_eq!(asked(&["explain", "bruno", "current_time", "timezone=UTC"]).0, 1);
-    let (_, _, err) = asked(&["agents"]);
+    let with_file = |arguments: &[&str]| run(folder.path(), &[arguments, &["--config", "a.toml"]].concat(), &[]);
+    assert!(with_file(&["agents"]).1.contains("whatsapp:sales"));
+    assert_eq!(with_file(&["explain", "ana", "current_time", "timezone=UTC"]).0, 0);
+    assert_eq!(with_file(&["explain", "bruno", "current_time", "timezone=UTC"]).0, 1);
+    let (_, _, err) = with_file(&["agents"]);
     let note = "note: no daemon is asked, the configuration alone is looked at: no daemon answers";
     assert!(err.starts_with(note), "{err}");
-    assert!(!asked(&["agents", "--offline"]).2.contains("note"));
+    assert!(!with_file(&["agents", "--offline"]).2.contains("note"));
     for command in [&["disable", "tool", "current_time"][..], &["mcp", "list"], &["status"], &["reload"]] {
-        let (code, out, err) = asked(command);
+        let (code, out, err) = with_file(command);
         assert!(code == 7 && out.is_empty() && err.contains("no daemon answers"), "{err}");
     }
-    assert_eq!(asked(&["agents", "--socket", "x"]).0, 7);
-    assert_eq!(asked(&["agents", "--socket", "x", "--offline"]).0, 2);
+    assert_eq!(with_file(&["agents", "--socket", "x"]).0, 7);
+    assert_eq!(with_file(&["agents", "--socket", "x", "--offline"]).0, 2);
     let names = |arguments: &[&str]| {
-        let (code, out, _) = asked(&[&["tools", "--output", "json"], arguments].concat());
+        let (code, out, _) = with_file(&[&["tools", "--output", "json"], arguments].concat());
         assert_eq!(code, 0);
         let tools: Value = serde_json::from_str(&out).unwrap();
         tools.as_array().unwrap().iter().map(|tool| tool["name"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
@@ -228,7 +228,7 @@ fn a_file_is_asked_without_a_daemon() {
 }
 
 #[test]
-fn a_daemon_without_mcp_servers_says_so() {
+fn a_daemon_without_mcp_servers_lists_none_and_refuses_to_show_one() {
     let served = Served::start("");
     let (code, out, _) = served.run(&["mcp", "list"]);
     assert!(code == 0 && out.starts_with("the daemon has no MCP servers: "), "{out}");
@@ -256,7 +256,7 @@ fn the_configuration_names_the_daemon_that_runs_it_and_no_other() {
     let (code, _, err) = served.run(&["enable", "tool", "current_time", "--config", "other.toml"]);
     assert!(code == 7 && err.contains("/toolbus.toml`") && err.contains("--socket"), "{err}");
     assert_eq!(served.run(&["enable", "tool", "current_time", "--socket", "toolbus.sock"]).0, 0);
-    // Where there is no file, the daemon on the socket is meant, whatever it runs.
+    // Without a file, the target is the daemon on the socket, whatever its configuration.
     let (elsewhere, socket) = (tempfile::tempdir().unwrap(), served.folder.path().join("toolbus.sock"));
     let environment = [("TOOLBUS__DAEMON__SOCKET", socket.to_str().unwrap())];
     assert_eq!(run(elsewhere.path(), &["agents"], &environment), served.run(&["agents"]));
@@ -286,7 +286,7 @@ fn every_live_tool_is_shown_with_an_example_that_can_be_called() {
 }
 
 #[test]
-fn a_reload_is_waited_for_and_tells_what_changed_or_why_not() {
+fn a_reload_is_waited_for_and_reports_the_changes_or_the_error() {
     let served = Served::start("");
     let write = |text: &str| std::fs::write(served.folder.path().join("toolbus.toml"), text).unwrap();
     assert!(served.run(&["status"]).1.contains("none since the start"));
@@ -328,7 +328,7 @@ fn a_call_is_made_as_the_agent_that_is_named() {
 }
 
 #[test]
-fn a_daemon_is_asked_over_http_with_its_token() {
+fn a_daemon_is_queried_over_http_with_its_token() {
     let folder = tempfile::tempdir().unwrap();
     let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let configuration =
@@ -338,19 +338,19 @@ fn a_daemon_is_asked_over_http_with_its_token() {
     let mut child = started(toolbus(folder.path(), &["serve"]));
     assert!(!folder.path().join("toolbus.sock").exists());
     let url = format!("http://{port}");
-    let ask = |more: &[&str], environment: &[(&str, &str)]| {
+    let query = |more: &[&str], environment: &[(&str, &str)]| {
         run(folder.path(), &[&["agents", "--daemon", &url], more].concat(), environment)
     };
-    let told = [
-        ask(&["--admin-token-file", "token"], &[]),
-        ask(&[], &[("TOOLBUS_ADMIN_TOKEN", "s3cret-of-the-operator")]),
-        ask(&[], &[("TOOLBUS_ADMIN_TOKEN", "wrong")]),
-        ask(&[], &[]),
+    let reported = [
+        query(&["--admin-token-file", "token"], &[]),
+        query(&[], &[("TOOLBUS_ADMIN_TOKEN", "s3cret-of-the-operator")]),
+        query(&[], &[("TOOLBUS_ADMIN_TOKEN", "wrong")]),
+        query(&[], &[]),
     ];
     child.kill().unwrap();
     child.wait().unwrap();
-    assert_eq!(told.each_ref().map(|(code, _, _)| *code), [0, 0, 2, 2], "{told:?}");
-    assert!(told[3].2.contains("TOOLBUS_ADMIN_TOKEN"), "{}", told[3].2);
+    assert_eq!(reported.each_ref().map(|(code, _, _)| *code), [0, 0, 2, 2], "{reported:?}");
+    assert!(reported[3].2.contains("TOOLBUS_ADMIN_TOKEN"), "{}", reported[3].2);
 }
 
 #[test]
@@ -363,14 +363,14 @@ fn without_a_broker_the_running_daemon_makes_the_call() {
     // A setting of the command line is not one of that daemon.
     let (code, out, err) = call(&["--as", "ana", "--set", "tools.echo=true"]);
     assert!(code == 0 && out.contains("UTC") && !err.contains("the running daemon"), "{out}{err}");
-    // What is switched off there is, and was not in a process of the command's own.
+    // The tool is switched off in the daemon, not in the process of the command.
     assert_eq!(served.run(&["disable", "tool", "current_time"]).0, 0);
     let (code, _, err) = call(&["--as", "ana"]);
     assert!(code == 3 && err.contains("tool_not_found"), "{err}");
 }
 
 #[test]
-fn a_breaker_of_no_tool_is_not_reset() {
+fn an_unknown_breaker_is_not_reset() {
     let served = Served::start("");
     let (code, out, _) = served.run(&["breaker", "reset", "current_time"]);
     assert!(code == 0 && out.contains("got its calls already"), "{out}");

@@ -1,4 +1,4 @@
-//! The binary from outside: what it prints, where, and how it ends.
+//! The binary from outside: its output and exit codes.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::path::Path;
@@ -14,8 +14,8 @@ fn toolbus_in(folder: &Path, arguments: &[&str], environment: &[(&str, &str)]) -
     command.output().unwrap()
 }
 
-/// Exit code, and what was printed on either stream.
-fn told(output: &Output) -> (Option<i32>, String) {
+/// Exit code, and the output of both streams.
+fn reported(output: &Output) -> (Option<i32>, String) {
     (output.status.code(), format!("{}{}", text(&output.stdout), text(&output.stderr)))
 }
 
@@ -36,19 +36,19 @@ fn a_valid_configuration_ends_with_zero_and_a_summary() {
 }
 
 #[test]
-fn problems_end_with_two_and_are_all_told_on_standard_error() {
+fn problems_exit_with_two_and_are_all_reported_on_standard_error() {
     let environment = [("TOOLBUS__BUS__URL", "amqp://ana:hunter2@"), ("TOOLBUS__BUS__NAM", "x")];
     for command in ["check", "tools"] {
         let output = toolbus(&[command, "--listen", "here"], &environment);
         assert_eq!(output.status.code(), Some(2), "{command}");
-        let told = text(&output.stderr);
-        assert!(told.starts_with("error: 3 problems in the configuration\n"), "{told}");
+        let reported = text(&output.stderr);
+        assert!(reported.starts_with("error: 3 problems in the configuration\n"), "{reported}");
         for location in
             ["environment TOOLBUS__BUS__URL: ", "environment TOOLBUS__BUS__NAM: ", "command line --listen: "]
         {
-            assert!(told.contains(location), "{told}");
+            assert!(reported.contains(location), "{reported}");
         }
-        assert!(!told.contains("hunter2"), "{told}");
+        assert!(!reported.contains("hunter2"), "{reported}");
         assert_eq!(text(&output.stdout), "");
     }
 }
@@ -58,59 +58,62 @@ fn a_command_needs_its_own_secrets_alone_and_a_check_can_do_without_any() {
     let folder = tempfile::tempdir().unwrap();
     let config = "[bus]\nurl = 'embedded'\n[http]\nadmin_token = { env = 'OPERATORS_TOKEN' }\n";
     std::fs::write(folder.path().join("toolbus.toml"), config).unwrap();
-    let run = |arguments: &[&str]| told(&toolbus_in(folder.path(), arguments, &[]));
-    let (code, told) = run(&["check"]);
-    assert!(code == Some(2) && told.contains("OPERATORS_TOKEN"), "{told}");
+    let run = |arguments: &[&str]| reported(&toolbus_in(folder.path(), arguments, &[]));
+    let (code, reported) = run(&["check"]);
+    assert!(code == Some(2) && reported.contains("OPERATORS_TOKEN"), "{reported}");
     for arguments in [&["check", "--without-secrets"][..], &["tools"]] {
-        let (code, told) = run(arguments);
-        assert_eq!(code, Some(0), "{told}");
+        let (code, reported) = run(arguments);
+        assert_eq!(code, Some(0), "{reported}");
     }
 }
 
 #[test]
-fn warnings_of_the_configuration_are_told_by_check_and_not_by_other_commands() {
+fn warnings_of_the_configuration_are_shown_by_check_and_not_by_other_commands() {
     let folder = tempfile::tempdir().unwrap();
     let config = "[bus]\nurl = 'embedded'\n[http]\nadmin_token = 'xxxxxxxxxxxxxxxxxxxxxxxx'\n";
     std::fs::write(folder.path().join("toolbus.toml"), config).unwrap();
     let warnings = |arguments: &[&str]| {
-        let (code, told) = told(&toolbus_in(folder.path(), arguments, &[]));
-        assert_eq!(code, Some(0), "{told}");
-        told.matches("a secret here is not removed").count()
+        let (code, reported) = reported(&toolbus_in(folder.path(), arguments, &[]));
+        assert_eq!(code, Some(0), "{reported}");
+        reported.matches("a secret here is not removed").count()
     };
     assert_eq!(warnings(&["check"]), 1);
     assert_eq!(warnings(&["tools"]) + warnings(&["call", "current_time", "timezone=UTC"]), 0);
 }
 
 #[test]
-fn every_mistake_of_a_command_is_told_where_there_is_no_shell() {
+fn every_mistake_of_a_command_is_reported_where_there_is_no_shell() {
     let folder = tempfile::tempdir().unwrap();
     let command = "[[commands]]\nname = 'x'\ndescription = 'x'\ncommand = ['no-such-program']\ntimeout = '0s'\n";
     std::fs::write(folder.path().join("toolbus.toml"), command).unwrap();
     let without_programs = "mount -t tmpfs none /bin && exec \"$0\" \"$@\"";
-    // The time is for a check that comes to no end.
+    // The time limit is for a check that never ends.
     let launcher = ["60", "unshare", "--user", "--map-root-user", "--mount", "sh", "-c", without_programs];
     let mut check = Command::new("timeout");
     check.args(launcher).args([env!("CARGO_BIN_EXE_toolbus"), "check"]).current_dir(folder.path());
     let output = check.output().unwrap();
-    let told = text(&output.stderr);
-    assert_eq!(output.status.code(), Some(2), "{told}");
-    assert!(told.contains("program 'no-such-program' was not found") && told.contains("commands[0].timeout"), "{told}");
+    let reported = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{reported}");
+    assert!(
+        reported.contains("program 'no-such-program' was not found") && reported.contains("commands[0].timeout"),
+        "{reported}"
+    );
 }
 
 #[test]
-fn a_number_of_threads_that_cannot_be_had_is_told() {
+fn an_impossible_number_of_threads_is_reported() {
     let check = |threads| toolbus(&["check"], &[("TOKIO_WORKER_THREADS", threads)]);
     assert_eq!(check("3").status.code(), Some(0));
     for wrong in ["", "0", "-1", "many", "1025"] {
         let output = check(wrong);
         assert_eq!(output.status.code(), Some(1), "{wrong}");
-        let told = text(&output.stderr);
-        assert_eq!(told, "error: cannot start: TOKIO_WORKER_THREADS must be a number from 1 to 1024\n", "{wrong}");
+        let reported = text(&output.stderr);
+        assert_eq!(reported, "error: cannot start: TOKIO_WORKER_THREADS must be a number from 1 to 1024\n", "{wrong}");
     }
 }
 
 #[test]
-fn programs_can_read_what_is_printed() {
+fn output_for_programs_is_json() {
     let json = |arguments: &[&str]| json(&toolbus(arguments, &[]).stdout);
     assert_eq!(json(&["check", "--output", "json"])["valid"], true);
     assert_eq!(json(&["check", "--output", "json", "--set", "bus.nam=x"])["problems"][0]["key"], "bus.nam");
@@ -206,15 +209,15 @@ fn a_server_that_is_tried_shows_no_secret() {
         for printed in [&works.stdout, &works.stderr, &fails.stdout, &fails.stderr].map(|printed| text(printed)) {
             assert!(!printed.contains("s3cr3t"), "{printed}");
         }
-        let told = text(&works.stdout);
-        assert!(told.contains("parameters.properties.[redacted].description"), "{told}");
-        assert!(told.contains("get_[redacted]") && told.contains("[redacted] 1"), "{told}");
+        let reported = text(&works.stdout);
+        assert!(reported.contains("parameters.properties.[redacted].description"), "{reported}");
+        assert!(reported.contains("get_[redacted]") && reported.contains("[redacted] 1"), "{reported}");
         assert!(text(&fails.stdout).contains("GITHUB_TOKEN=[redacted]"), "{}", text(&fails.stdout));
     }
 }
 
 #[test]
-fn colours_are_for_terminals_unless_asked_for() {
+fn colours_are_for_terminals_unless_forced() {
     let is_coloured = |arguments: &[&str], environment: &[(&str, &str)]| {
         toolbus(&[&["check", "--set", "bus.nam=x"], arguments].concat(), environment).stderr.contains(&0x1b)
     };
@@ -231,9 +234,9 @@ fn colours_are_for_terminals_unless_asked_for() {
 #[test]
 fn a_first_configuration_is_valid_and_replaces_nothing() {
     let folder = tempfile::tempdir().unwrap();
-    let run = |arguments: &[&str]| told(&toolbus_in(folder.path(), arguments, &[]));
-    let (code, told) = run(&["init", "--agent", "ana", "--echo"]);
-    assert!(code == Some(0) && told.starts_with("wrote toolbus.toml; "), "{told}");
+    let run = |arguments: &[&str]| reported(&toolbus_in(folder.path(), arguments, &[]));
+    let (code, reported) = run(&["init", "--agent", "ana", "--echo"]);
+    assert!(code == Some(0) && reported.starts_with("wrote toolbus.toml; "), "{reported}");
     assert_eq!(run(&["check"]).0, Some(0));
     assert_eq!(run(&["call", "echo", "text=hello", "--as", "bruno"]).0, Some(3));
     let before = std::fs::read_to_string(folder.path().join("toolbus.toml")).unwrap();
@@ -242,7 +245,7 @@ fn a_first_configuration_is_valid_and_replaces_nothing() {
     {
         assert_eq!(run(&[&["init", name], arguments].concat()).0, Some(0), "{name}");
         assert_eq!(run(&["check", "--config", name]).0, Some(0), "{name}");
-        // What is written as a comment is valid, too.
+        // The settings in comments are valid, too.
         let written = std::fs::read_to_string(folder.path().join(name)).unwrap();
         let is_key = |line: &&str| line.starts_with('#') && !line.starts_with("# ") && *line != "#";
         assert!(written.lines().filter(is_key).count() > 5, "{written}");
@@ -255,13 +258,13 @@ fn a_first_configuration_is_valid_and_replaces_nothing() {
     let refused = run(&["init"]);
     assert!(refused.0 == Some(2) && refused.1.contains("--force"), "{}", refused.1);
     assert_eq!(run(&["init", "bad.toml", "--bus-url", "http://x"]).0, Some(2));
-    let (code, told) = run(&["init", "bad.toml", "--servers-file", "no.json"]);
+    let (code, reported) = run(&["init", "bad.toml", "--servers-file", "no.json"]);
     let why = "error: nothing was written: --servers-file: no.json: the file cannot be read: No such file or directory";
-    assert!(code == Some(2) && told.starts_with(why), "{told}");
+    assert!(code == Some(2) && reported.starts_with(why), "{reported}");
     assert!(!folder.path().join("bad.toml").exists());
     std::fs::write(folder.path().join("mcp.json"), r#"{"mcpServers": {"gh": {"command": "${NOWHERE}"}}}"#).unwrap();
-    let (code, told) = run(&["init", "servers.toml", "--servers-file", "mcp.json"]);
-    assert!(code == Some(0) && told.contains("warning: mcp.json:") && told.contains("NOWHERE"), "{told}");
+    let (code, reported) = run(&["init", "servers.toml", "--servers-file", "mcp.json"]);
+    assert!(code == Some(0) && reported.contains("warning: mcp.json:") && reported.contains("NOWHERE"), "{reported}");
     assert_eq!(std::fs::read_to_string(folder.path().join("toolbus.toml")).unwrap(), before);
     assert_eq!(run(&["init", "--force"]).0, Some(0));
     let left: Vec<_> = std::fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
@@ -319,12 +322,12 @@ sys.exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
 ";
 
 #[test]
-fn at_a_terminal_init_asks_for_what_no_option_says() {
+fn at_a_terminal_init_prompts_for_missing_options() {
     let folder = tempfile::tempdir().unwrap();
     let typed = |lines: &str, arguments: &[&str]| {
         let mut command = Command::new("python3");
         command.args(["-c", TERMINAL, lines, env!("CARGO_BIN_EXE_toolbus"), "init"]).args(arguments);
-        told(&command.current_dir(folder.path()).output().unwrap())
+        reported(&command.current_dir(folder.path()).output().unwrap())
     };
     let written = |name: &str| std::fs::read_to_string(folder.path().join(name)).unwrap_or_default();
     let (code, shown) = typed("amqp://ana:s3cret@broker/tools\nana\n\n\nmemory, web\n", &[]);
@@ -355,28 +358,28 @@ fn at_a_terminal_init_asks_for_what_no_option_says() {
 #[test]
 fn a_server_is_added_to_the_configuration_and_checked_first() {
     let folder = tempfile::tempdir().unwrap();
-    // Where what is pinned is kept.
+    // The file of pins.
     let state = ("STATE_DIRECTORY", folder.path().to_str().unwrap());
-    let run = |arguments: &[&str]| told(&toolbus_in(folder.path(), arguments, &[state]));
+    let run = |arguments: &[&str]| reported(&toolbus_in(folder.path(), arguments, &[state]));
     let file = folder.path().join("toolbus.toml");
     let program = &python();
-    let (code, told) = run(&["mcp", "add", "Echo", "--env", "LOG=a \"b\"", "--", program, ECHO]);
-    assert!(code == Some(0) && told.contains("a restart of the daemon starts it"), "{told}");
+    let (code, reported) = run(&["mcp", "add", "Echo", "--env", "LOG=a \"b\"", "--", program, ECHO]);
+    assert!(code == Some(0) && reported.contains("a restart of the daemon starts it"), "{reported}");
     assert_eq!(run(&["mcp", "test", "echo"]).0, Some(0));
-    let (code, told) =
+    let (code, reported) =
         run(&["mcp", "add", "web", "--url", "https://mcp.example.com/mcp", "--token-env", "WEB_TOKEN", "--pin"]);
-    assert!(code == Some(0) && told.contains("the daemon needs the variable WEB_TOKEN"), "{told}");
+    assert!(code == Some(0) && reported.contains("the daemon needs the variable WEB_TOKEN"), "{reported}");
     let before = std::fs::read_to_string(&file).unwrap();
     assert!(before.contains("pin = true\n") && before.contains("[mcp.servers.Echo]"), "{before}");
-    let (code, told) = run(&["mcp", "add", "echo", "--", "true"]);
-    assert!(code == Some(2) && told.contains("--force"), "{told}");
+    let (code, reported) = run(&["mcp", "add", "echo", "--", "true"]);
+    assert!(code == Some(2) && reported.contains("--force"), "{reported}");
     for mistake in [
         &["mcp", "add", "management", "--", "true"][..],
         &["mcp", "add", "x", "--url", "mailto:x"],
         &["mcp", "add", "x"],
     ] {
-        let (code, told) = run(mistake);
-        assert!(code == Some(2) && !told.contains(".toolbus.toml"), "{told}");
+        let (code, reported) = run(mistake);
+        assert!(code == Some(2) && !reported.contains(".toolbus.toml"), "{reported}");
     }
     assert_eq!(std::fs::read_to_string(&file).unwrap(), before);
     assert!(run(&["mcp", "add", "x", "--print", "--", "true"]).1.starts_with("# Added by"));
@@ -384,15 +387,15 @@ fn a_server_is_added_to_the_configuration_and_checked_first() {
         std::fs::write(folder.path().join(other), "{}").unwrap();
         for command in [&["mcp", "add", "x", "--config", other, "--", "true"][..], &["init", other, "--yes", "--force"]]
         {
-            let (code, told) = run(command);
-            assert!(code == Some(2) && told.contains(other) && told.contains("TOML"), "{told}");
+            let (code, reported) = run(command);
+            assert!(code == Some(2) && reported.contains(other) && reported.contains("TOML"), "{reported}");
         }
         assert_eq!(std::fs::read_to_string(folder.path().join(other)).unwrap(), "{}");
     }
     let commented = format!("# Mine.\n[bus]\nurl = \"embedded\" # here\n\n{before}");
     std::fs::write(&file, &commented).unwrap();
-    let (code, told) = run(&["mcp", "add", "echo", "--force", "--", program, ECHO, "--new"]);
-    assert!(code == Some(0) && told.starts_with("replaced echo in toolbus.toml"), "{told}");
+    let (code, reported) = run(&["mcp", "add", "echo", "--force", "--", program, ECHO, "--new"]);
+    assert!(code == Some(0) && reported.starts_with("replaced echo in toolbus.toml"), "{reported}");
     let after = std::fs::read_to_string(&file).unwrap();
     let (start, _) = commented.split_once("[mcp.servers.Echo]").unwrap();
     let (_, rest) = commented.split_once("\n\n# Added by `toolbus mcp add`.\n[mcp.servers.web]").unwrap();
@@ -402,13 +405,13 @@ fn a_server_is_added_to_the_configuration_and_checked_first() {
     let json = r#"{"mcpServers": {"gh": {"command": "true"}}}"#;
     std::fs::write(folder.path().join("mcp.json"), json).unwrap();
     std::fs::write(&file, "[mcp]\nservers_file = \"mcp.json\"\n").unwrap();
-    let (code, told) = run(&["mcp", "add", "gh", "--force", "--", "true"]);
-    assert!(code == Some(2) && told.contains("change it where it is"), "{told}");
-    // What is wrong with another server was so before.
+    let (code, reported) = run(&["mcp", "add", "gh", "--force", "--", "true"]);
+    assert!(code == Some(2) && reported.contains("change it where it is"), "{reported}");
+    // The mistake of another server was there before.
     std::fs::write(folder.path().join("mcp.json"), r#"{"mcpServers": {"gh": {"command": "${NOWHERE}"}}}"#).unwrap();
     std::fs::write(&file, "[mcp]\nservers_file = \"mcp.json\"\n").unwrap();
-    let (code, told) = run(&["mcp", "add", "y", "--", program, ECHO]);
-    assert!(code == Some(0) && told.contains("added y"), "{told}");
+    let (code, reported) = run(&["mcp", "add", "y", "--", program, ECHO]);
+    assert!(code == Some(0) && reported.contains("added y"), "{reported}");
 }
 
 #[test]
@@ -429,15 +432,15 @@ fn a_client_is_connected_and_its_other_entries_stay() {
     assert_eq!(entry["args"], serde_json::json!(["mcp", "serve", "--stdio", "--config", file, "--agent", "ana"]));
     assert!(!out.contains("s3cret") && entry["env"].is_null(), "{out}");
     // A broker that is not in the file is not known to the client's program.
-    let (_, out, told) = run(&["connect", "cursor", "--bus-url", "amqp://ana:s3cret@other/tools"]);
+    let (_, out, reported) = run(&["connect", "cursor", "--bus-url", "amqp://ana:s3cret@other/tools"]);
     assert_eq!(json(&out)["mcpServers"]["toolbus"]["env"]["TOOLBUS__BUS__URL"], "${env:TOOLBUS__BUS__URL}");
-    assert!(told.contains("TOOLBUS__BUS__URL") && !out.contains("s3cret"), "{told}");
-    // Neither is one that the file leaves to a variable.
+    assert!(reported.contains("TOOLBUS__BUS__URL") && !out.contains("s3cret"), "{reported}");
+    // Neither is a variable that the file refers to.
     std::fs::write(folder.path().join("variable.toml"), "[bus]\nurl = { env = \"BROKER\" }\n").unwrap();
     let variable = ("BROKER", "amqp://ana:s3cret@broker");
-    let (_, out, told) = run_with(&["connect", "cursor", "--config", "variable.toml"], &[variable]);
+    let (_, out, reported) = run_with(&["connect", "cursor", "--config", "variable.toml"], &[variable]);
     assert_eq!(json(&out)["mcpServers"]["toolbus"]["env"]["TOOLBUS__BUS__URL"], "${env:TOOLBUS__BUS__URL}");
-    assert!(!told.contains("warning"), "{told}");
+    assert!(!reported.contains("warning"), "{reported}");
     let (_, out, _) = run(&["connect", "vscode", "--http", "--token-env", "ANA_TOKEN"]);
     let entry = &json(&out)["servers"]["toolbus"];
     assert_eq!(entry["url"], "http://127.0.0.1:8471/mcp");
@@ -471,33 +474,39 @@ fn an_entry_whose_program_lacks_variables_of_the_configuration_is_warned_of() {
         let output = toolbus_in(folder.path(), &arguments, &[longest]);
         (output.status.code(), text(&output.stdout).to_owned(), text(&output.stderr).to_owned())
     };
-    let (code, out, told) = run(&[]);
-    assert!(code == Some(0) && out.contains("--stdio") && told.starts_with("warning: the client starts a "), "{told}");
-    assert!(told.contains("max_timeout (120s) is shorter") && !told.contains("ADMIN"), "{told}");
-    assert!(!told.contains("s3cret") && !run(&["--http"]).2.contains("warning"), "{told}");
+    let (code, out, reported) = run(&[]);
+    assert!(
+        code == Some(0) && out.contains("--stdio") && reported.starts_with("warning: the client starts a "),
+        "{reported}"
+    );
+    assert!(reported.contains("max_timeout (120s) is shorter") && !reported.contains("ADMIN"), "{reported}");
+    assert!(!reported.contains("s3cret") && !run(&["--http"]).2.contains("warning"), "{reported}");
 }
 
 #[test]
-fn an_entry_over_http_has_what_the_daemon_lets_the_client_in_by() {
+fn an_entry_over_http_has_the_login_that_the_daemon_expects() {
     let run = |arguments: &[&str]| {
         let output = toolbus(&[&["connect", "claude"], arguments].concat(), &[]);
         let entry = serde_json::from_slice::<serde_json::Value>(&output.stdout).unwrap_or_default();
         (output.status.code(), entry["mcpServers"]["toolbus"].clone(), text(&output.stderr).to_owned())
     };
-    let (code, entry, told) = run(&["--set", "http.open=true"]);
-    assert_eq!((code, &*told), (Some(0), ""));
+    let (code, entry, reported) = run(&["--set", "http.open=true"]);
+    assert_eq!((code, &*reported), (Some(0), ""));
     assert_eq!(entry, serde_json::json!({"type": "http", "url": "http://127.0.0.1:8471/mcp"}));
-    let (code, entry, told) = run(&[]);
-    assert!(code == Some(0) && told.contains("neither http.tokens nor http.open"), "{told}");
+    let (code, entry, reported) = run(&[]);
+    assert!(code == Some(0) && reported.contains("neither http.tokens nor http.open"), "{reported}");
     assert_eq!(entry["headers"]["Authorization"], "Bearer ${TOOLBUS_TOKEN}");
     let token = "http.tokens.ana=0123456789abcdef0123456789abcdef";
-    let (code, entry, told) = run(&["--set", token, "--set", "http.open=true", "--agent", "ana"]);
-    assert_eq!((code, &*told), (Some(0), "note: the client needs the token of ana in the variable TOOLBUS_TOKEN\n"));
+    let (code, entry, reported) = run(&["--set", token, "--set", "http.open=true", "--agent", "ana"]);
+    assert_eq!(
+        (code, &*reported),
+        (Some(0), "note: the client needs the token of ana in the variable TOOLBUS_TOKEN\n")
+    );
     assert_eq!(entry["headers"]["Authorization"], "Bearer ${TOOLBUS_TOKEN}");
-    let (code, _, told) = run(&["--set", token, "--agent", "bob"]);
-    assert!(code == Some(2) && told.contains("http.tokens has none of `bob`"), "{told}");
-    let (code, _, told) = run(&["--listen", "127.0.0.1:0"]);
-    assert!(code == Some(2) && told.contains("port 0"), "{told}");
+    let (code, _, reported) = run(&["--set", token, "--agent", "bob"]);
+    assert!(code == Some(2) && reported.contains("http.tokens has none of `bob`"), "{reported}");
+    let (code, _, reported) = run(&["--listen", "127.0.0.1:0"]);
+    assert!(code == Some(2) && reported.contains("port 0"), "{reported}");
 }
 
 #[test]
@@ -520,8 +529,8 @@ fn completions_and_manual_know_every_command() {
         assert!(folder.path().join(name).exists(), "{name}");
     }
     let no_folder = toolbus(&["man", "--dir", script.to_str().unwrap()], &[]);
-    let told = format!("error: no pages can be written into `{}`: File exists (os error 17)\n", script.display());
-    assert_eq!((no_folder.status.code(), text(&no_folder.stderr)), (Some(1), &*told));
+    let reported = format!("error: no pages can be written into `{}`: File exists (os error 17)\n", script.display());
+    assert_eq!((no_folder.status.code(), text(&no_folder.stderr)), (Some(1), &*reported));
 }
 
 #[test]
@@ -542,10 +551,13 @@ fn a_mistake_on_the_command_line_ends_with_two() {
 }
 
 #[test]
-fn a_reason_that_no_dead_letter_has_is_refused_before_the_broker_is_asked() {
+fn an_unknown_reason_of_dead_letters_is_refused_without_a_broker() {
     let broker = ["--bus-url", "amqp://127.0.0.1:1/"];
     let output = toolbus(&[&["dlq", "list", "--reason", "reply_to_refusd"], &broker[..]].concat(), &[]);
-    let told = text(&output.stderr);
-    assert_eq!(output.status.code(), Some(2), "{told}");
-    assert!(told.contains("did you mean `reply_to_refused`?") && told.contains("`delivery_limit`"), "{told}");
+    let reported = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{reported}");
+    assert!(
+        reported.contains("did you mean `reply_to_refused`?") && reported.contains("`delivery_limit`"),
+        "{reported}"
+    );
 }

@@ -23,7 +23,7 @@ fn toolbus(arguments: &[&str], input: &str) -> Output {
 }
 
 /// Exit code, standard output and standard error.
-fn told(output: &Output) -> (i32, &str, &str) {
+fn reported(output: &Output) -> (i32, &str, &str) {
     let text = |bytes| std::str::from_utf8(bytes).unwrap().trim_end();
     (output.status.code().unwrap(), text(&output.stdout), text(&output.stderr))
 }
@@ -33,14 +33,14 @@ fn call(arguments: &[&str]) -> Output {
 }
 
 #[test]
-fn a_call_without_a_broker_is_answered_inside_the_command() {
-    assert_eq!(told(&call(&["echo", "text=hello"])), (0, "hello", ""));
-    assert_eq!(told(&call(&["echo", r#"{"text":"hello"}"#])), (0, "hello", ""));
-    assert_eq!(told(&call(&["echo", "-"])), (0, "from the input", ""));
+fn a_call_without_a_broker_runs_inside_the_command() {
+    assert_eq!(reported(&call(&["echo", "text=hello"])), (0, "hello", ""));
+    assert_eq!(reported(&call(&["echo", r#"{"text":"hello"}"#])), (0, "hello", ""));
+    assert_eq!(reported(&call(&["echo", "-"])), (0, "from the input", ""));
 }
 
 #[test]
-fn the_answer_is_printed_as_json_when_asked_for() {
+fn the_reply_is_printed_as_json_on_request() {
     let output = call(&["echo", "text=hello", "--json"]);
     let mut body: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(body["toolCallId"].take().as_str().map(str::len), Some(32));
@@ -58,7 +58,7 @@ fn the_answer_is_printed_as_json_when_asked_for() {
 }
 
 #[test]
-fn what_is_piped_is_exactly_what_the_tool_answered() {
+fn the_piped_output_is_exactly_the_result_of_the_tool() {
     for text in ["\u{1b}[31mred\u{1b}[0m\r\u{7}", "two\nlines\n", ""] {
         let output = call(&["echo", &serde_json::json!({"text": text}).to_string(), "--color", "never"]);
         assert_eq!((output.status.code(), std::str::from_utf8(&output.stdout)), (Some(0), Ok(text)));
@@ -88,7 +88,7 @@ fn a_time_is_granted_only_when_one_is_given() {
 }
 
 #[test]
-fn a_reader_that_goes_away_is_no_error() {
+fn a_closed_pipe_of_standard_output_is_no_error() {
     let commands = [
         &["tools", "--offline"][..],
         &["schema"],
@@ -103,13 +103,13 @@ fn a_reader_that_goes_away_is_no_error() {
         let mut command = Command::new(env!("CARGO_BIN_EXE_toolbus"));
         command.args(arguments).env_clear().current_dir(folder.path()).stdin(Stdio::null()).stdout(writer);
         let output = command.output().unwrap();
-        let told = String::from_utf8(output.stderr).unwrap();
-        assert_eq!((output.status.code(), &*told), (Some(0), ""), "{arguments:?}");
+        let reported = String::from_utf8(output.stderr).unwrap();
+        assert_eq!((output.status.code(), &*reported), (Some(0), ""), "{arguments:?}");
     }
 }
 
 #[test]
-fn a_result_that_cannot_be_written_is_not_taken_for_a_call_that_was_not_made() {
+fn an_unwritable_result_is_reported_as_one_of_a_finished_call() {
     for output in ["table", "json"] {
         let folder = tempfile::tempdir().unwrap();
         let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
@@ -117,7 +117,7 @@ fn a_result_that_cannot_be_written_is_not_taken_for_a_call_that_was_not_made() {
         command.args(["call", "current_time", "timezone=UTC", "--output", output]).env_clear();
         let output = command.current_dir(folder.path()).stdout(full).output().unwrap();
         let text = "error: the tool ran, and its result cannot be written: No space left on device (os error 28)";
-        assert_eq!(told(&output), (1, "", text));
+        assert_eq!(reported(&output), (1, "", text));
     }
 }
 
@@ -125,11 +125,11 @@ fn a_result_that_cannot_be_written_is_not_taken_for_a_call_that_was_not_made() {
 fn a_folder_that_cannot_be_used_is_named_before_the_call() {
     let output = call(&["echo", "text=hello", "--save", "/etc/passwd"]);
     let text = "error: the folder `/etc/passwd` of --save cannot be used: File exists (os error 17)";
-    assert_eq!(told(&output), (2, "", text));
+    assert_eq!(reported(&output), (2, "", text));
 }
 
 #[test]
-fn mistakes_are_told_on_standard_error_with_an_exit_code_of_their_own() {
+fn mistakes_are_reported_on_standard_error_with_their_own_exit_codes() {
     let outputs = [
         call(&["ecko", "text=x"]),
         call(&["echo", "text:=7"]),
@@ -137,7 +137,7 @@ fn mistakes_are_told_on_standard_error_with_an_exit_code_of_their_own() {
         call(&["echo", "text"]),
         call(&["convert_time", "datetime=soon", "from_timezone=UTC", "to_timezone=UTC"]),
     ];
-    let all: Vec<String> = outputs.iter().map(|output| format!("{:?}", told(output))).collect();
+    let all: Vec<String> = outputs.iter().map(|output| format!("{:?}", reported(output))).collect();
     insta::assert_snapshot!(all.join("\n"), @r#"
     (3, "", "tool_not_found: Tool 'ecko' is not registered. Did you mean 'echo'?")
     (3, "", "invalid_arguments: The arguments do not fit the tool's parameters: /text: value is not of type \"string\"")
@@ -148,9 +148,9 @@ fn mistakes_are_told_on_standard_error_with_an_exit_code_of_their_own() {
 }
 
 #[test]
-fn both_messages_and_the_trace_are_shown_when_asked_for() {
+fn both_messages_and_the_trace_are_shown_on_request() {
     let output = call(&["echo", "text=hello", "--verbose"]);
-    let (code, out, err) = told(&output);
+    let (code, out, err) = reported(&output);
     assert_eq!((code, out), (0, "hello"));
     for shown in ["trace id", "correlation id", "RockBot.Tools.ToolInvokeRequest", "RockBot.Tools.ToolInvokeResponse"] {
         assert!(err.contains(shown), "{shown} is missing in {err}");
@@ -158,14 +158,14 @@ fn both_messages_and_the_trace_are_shown_when_asked_for() {
     let traces: Vec<&str> =
         err.lines().filter_map(|line| line.trim().strip_prefix("trace id")).map(str::trim).collect();
     let [request, reply] = traces[..] else { panic!("one trace for each message: {err}") };
-    assert_eq!(request, reply, "the answer belongs to the trace of its request");
+    assert_eq!(request, reply, "the reply belongs to the trace of its request");
     assert!(request.len() == 32 && request.bytes().all(|byte| byte.is_ascii_hexdigit()), "{request}");
 }
 
 #[test]
 fn the_demonstration_shows_every_kind_of_outcome_and_measures() {
     let output = toolbus(&["demo"], "");
-    let (code, out, err) = told(&output);
+    let (code, out, err) = reported(&output);
     assert_eq!(code, 0, "{err}");
     let outcomes: Vec<&str> =
         out.lines().filter_map(|line| line.split_once(" after ")).map(|(name, _)| name.trim()).collect();

@@ -3,7 +3,7 @@
 
 use std::process::Command;
 
-/// Minor version of glibc on Ubuntu 22.04. RHEL 9 has the one before, which lacks the `hypotf` that reading PDF uses.
+/// Minor version of glibc on Ubuntu 22.04. RHEL 9 has the previous one, which lacks the `hypotf` that reading PDF uses.
 const NEEDED: u32 = 35;
 /// Last minor version whose headers name symbols of an earlier one alone.
 const PLAIN: u32 = 37;

@@ -66,7 +66,7 @@ fn a_script_is_read_from_a_file_or_from_standard_input() {
 }
 
 #[test]
-fn a_script_that_fails_is_told_as_such() {
+fn a_failing_script_is_reported_as_a_failure() {
     let folder = folder(CONFIG);
     let done = toolbus(folder.path(), &["call", "execute_python_script", "script=import sys; sys.exit(3)"], "");
     assert_eq!(done.status.code(), Some(1), "{}", text(&done.stderr));
@@ -89,16 +89,16 @@ fn the_tools_are_listed_without_anything_being_started() {
 }
 
 #[test]
-fn a_python_that_is_not_there_stops_the_start_with_the_key() {
+fn a_missing_python_stops_the_start_with_the_key() {
     let folder = folder(&CONFIG.replace("pool =", "python = 'no-such-python'\npool ="));
     let done = toolbus(folder.path(), &["serve"], "");
-    let told = text(&done.stderr);
+    let reported = text(&done.stderr);
     assert_ne!(done.status.code(), Some(0));
-    assert!(told.contains("script.python: program 'no-such-python' was not found"), "{told}");
+    assert!(reported.contains("script.python: program 'no-such-python' was not found"), "{reported}");
 }
 
 #[test]
-fn the_example_configuration_does_what_it_says() {
+fn the_example_configuration_works_as_documented() {
     let example = concat!(env!("CARGO_MANIFEST_DIR"), "/../../config/scripts.toml");
     // Whatever this system allows.
     let given = ["call", "--config", example, "--set", "script.sandbox.require=limits-only"];

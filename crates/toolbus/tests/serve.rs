@@ -1,4 +1,4 @@
-//! The daemon as a process: what it says, and how signals end it.
+//! The daemon as a process: its output, and how signals end it.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::io::{BufRead, BufReader, Lines};
@@ -60,7 +60,7 @@ impl Drop for Served {
 }
 
 #[test]
-fn a_daemon_on_the_embedded_bus_says_that_nobody_can_reach_it_and_ends_in_order() {
+fn a_daemon_on_the_embedded_bus_warns_that_no_agent_can_reach_it_and_ends_in_order() {
     let mut served = Served::start(&[]);
     let warning = served.read_until("the bus is embedded");
     assert!(warning.contains("WARN") && warning.contains("set bus.url"), "{warning}");
@@ -72,7 +72,7 @@ fn a_daemon_on_the_embedded_bus_says_that_nobody_can_reach_it_and_ends_in_order(
 
 #[test]
 fn a_second_signal_ends_the_daemon_at_once_even_while_telemetry_leaves() {
-    // A collector that takes connections and never answers: the last export waits for it.
+    // A collector that takes connections and never responds: the last export waits for it.
     let collector = TcpListener::bind("127.0.0.1:0").unwrap();
     let endpoint = format!("telemetry.otlp_endpoint=http://{}", collector.local_addr().unwrap());
     let mut served = Served::start(&["--set", &endpoint]);
@@ -89,27 +89,33 @@ fn a_signal_ends_a_daemon_that_waits_for_a_specification() {
     let host = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("rest.openapi.slow.url=http://{}/openapi.json", host.local_addr().unwrap());
     let mut served = Served::start(&["--set", &url]);
-    // It is asked, and never answers.
-    let asked = host.accept().unwrap();
+    // The host takes the request, and never responds.
+    let connection = host.accept().unwrap();
     served.signal("TERM");
     served.read_until("stopped while starting");
     assert_eq!(served.code(), Some(0));
-    drop(asked);
+    drop(connection);
 }
 
 #[test]
-fn a_daemon_with_mcp_clients_is_not_said_to_be_out_of_reach() {
+fn a_daemon_with_mcp_clients_does_not_warn_of_being_unreachable() {
     let mut served = Served::start(&["--set", "http.open=true", "--color", "always"]);
-    let told = served.read_until("the bus is embedded");
-    assert!(told.contains("INFO") && told.contains("MCP clients") && !told.contains("no other process"), "{told}");
-    assert!(told.contains('\u{1b}'), "{told}");
+    let reported = served.read_until("the bus is embedded");
+    assert!(
+        reported.contains("INFO") && reported.contains("MCP clients") && !reported.contains("no other process"),
+        "{reported}"
+    );
+    assert!(reported.contains('\u{1b}'), "{reported}");
 }
 
 #[test]
-fn a_low_limit_of_open_files_is_a_warning_with_what_is_needed() {
+fn a_low_limit_of_open_files_is_a_warning_with_the_needed_one() {
     let mut served = Served::start_by(&["sh", "-c", "ulimit -n 300 && exec \"$0\" \"$@\""], &[]);
-    let told = served.read_until("limit of open files");
-    assert!(told.contains("WARN") && told.contains("limit=300") && told.contains("needed=8192"), "{told}");
+    let reported = served.read_until("limit of open files");
+    assert!(
+        reported.contains("WARN") && reported.contains("limit=300") && reported.contains("needed=8192"),
+        "{reported}"
+    );
 }
 
 #[test]
@@ -157,20 +163,20 @@ fn a_daemon_runs_and_reloads_the_same_from_each_format() {
         let configuration = ["--config", file.to_str().unwrap(), "--set", &socket];
         let mut served = Served::start(&configuration);
         served.read_until("the bus is embedded");
-        let ask = |arguments: &[&str]| {
+        let query = |arguments: &[&str]| {
             let mut command = Command::new(env!("CARGO_BIN_EXE_toolbus"));
             let output =
                 command.args(arguments).args(configuration).args(["--output", "json"]).env_clear().output().unwrap();
             assert!(output.status.success(), "{name}: {}", String::from_utf8_lossy(&output.stderr));
             String::from_utf8(output.stdout).unwrap()
         };
-        let outputs = [ask(&["tools"]), ask(&["agents", "ana"])];
+        let outputs = [query(&["tools"]), query(&["agents", "ana"])];
         assert!(outputs.iter().all(|output| output.contains("echo")), "{outputs:?}");
         std::fs::write(&file, text.replacen("5s", "6s", 1)).unwrap();
         served.signal("HUP");
         let reloaded = served.read_until("reload: done");
         assert!(reloaded.contains("tools"), "{reloaded}");
-        // What is wrong now is named, and what was before goes on.
+        // The mistake is named, and the previous configuration stays in force.
         std::fs::write(&file, text.replacen("echo", "ecko", 1)).unwrap();
         served.signal("HUP");
         let mistake = served.read_until("ecko");
@@ -201,9 +207,9 @@ fn a_file_is_the_store_of_one_daemon_until_that_ends() {
         command.args(["check", "--config", &path(name)]).env_clear().output().unwrap()
     };
     let refused = check("other.toml");
-    let told = String::from_utf8(refused.stderr).unwrap();
-    assert_eq!(refused.status.code(), Some(2), "{told}");
-    assert!(told.contains(&format!("the daemon of {} uses this file", path("one.toml"))), "{told}");
+    let reported = String::from_utf8(refused.stderr).unwrap();
+    assert_eq!(refused.status.code(), Some(2), "{reported}");
+    assert!(reported.contains(&format!("the daemon of {} uses this file", path("one.toml"))), "{reported}");
     assert_eq!(check("one.toml").status.code(), Some(0), "it is the running daemon's own");
     // Also in whatever way it ends.
     first.signal("KILL");

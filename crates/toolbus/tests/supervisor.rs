@@ -30,16 +30,16 @@ fn the_binary_supervises_a_server_and_passes_its_traffic_and_exit_code() {
 #[test]
 fn a_command_that_cannot_run_has_the_exit_code_that_a_shell_gives_it() {
     let output = supervise(&["/no/such/server"]);
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(said, "toolbus: cannot run '/no/such/server': No such file or directory (os error 2)\n");
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(error, "toolbus: cannot run '/no/such/server': No such file or directory (os error 2)\n");
     assert_eq!(output.status.code(), Some(127));
     assert_eq!(supervise(&["/"]).status.code(), Some(126));
 }
 
 #[test]
-fn a_supervisor_without_a_command_says_what_is_missing() {
+fn a_supervisor_without_a_command_reports_the_missing_argument() {
     let output = supervise(&[]);
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(said, "toolbus: cannot supervise: expected a number and a command\n");
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(error, "toolbus: cannot supervise: expected a number and a command\n");
     assert_eq!(output.status.code(), Some(125));
 }

@@ -116,7 +116,7 @@ pub(super) async fn build(
     })
 }
 
-/// The configuration with what its specifications say; what is wrong with them goes to the log.
+/// The configuration with the endpoints of its specifications. Mistakes in these are logged.
 async fn with_specifications(config: &Config) -> Config {
     let (config, warnings) = families::with_specifications(config, None).await;
     for warning in warnings {

@@ -22,29 +22,29 @@ use crate::families::script_section;
 
 /// Every file, folder and program that a daemon with this configuration could not use. Nothing is created, written or run.
 ///
-/// The daemon looks at them when it starts; other commands work without them, and may run on another machine. What this user
-/// may not look at is left out.
+/// The daemon looks at them when it starts; other commands work without them, and may run on another machine. Files
+/// that this user may not read are left out.
 #[must_use]
 pub fn unusable(config: &Config, sources: &Sources) -> Vec<Problem> {
     let mut found: Vec<(KeyPath, String)> = Vec::new();
-    let mut tell = |key: &[&str], what: String| found.push((key_path(key), what));
+    let mut report = |key: &[&str], what: String| found.push((key_path(key), what));
     if let Some(StoreUrl::Sqlite(file)) = &config.store.url
         && !is_of_another(file, Access::READ_OK | Access::WRITE_OK)
         && let Err(error) = Sqlite::check(file)
     {
-        tell(&["store", "url"], format!("the file `{}` cannot be used: {error}", file.display()));
+        report(&["store", "url"], format!("the file `{}` cannot be used: {error}", file.display()));
     }
     if let Some(file) = config.pin_file(sources)
         && !is_of_another(&file, Access::READ_OK)
         && let Err(error) = Pins::check(&file, config.pin_levels().hold_anything())
     {
-        tell(&["pins", "file"], error.to_string());
+        report(&["pins", "file"], error.to_string());
     }
     if let Some(file) = &config.audit.file
         && !is_of_another(file, Access::READ_OK | Access::WRITE_OK)
         && let Err(error) = AuditLog::check(file)
     {
-        tell(&["audit", "file"], format!("the file `{}` cannot be used: {error}", file.display()));
+        report(&["audit", "file"], format!("the file `{}` cannot be used: {error}", file.display()));
     }
     if let Some(section) = &config.a2a
         && !section.agents_file.as_ref().is_some_and(|file| is_of_another(file, Access::READ_OK))
@@ -52,32 +52,32 @@ pub fn unusable(config: &Config, sources: &Sources) -> Vec<Problem> {
         match AgentDirectory::new(section, &config.bus.name, Clock::SYSTEM) {
             Ok(_) => {}
             Err(AgentsError::File(file, what)) => {
-                tell(&["a2a", "agents_file"], format!("`{}` cannot be read: {what}", file.display()));
+                report(&["a2a", "agents_file"], format!("`{}` cannot be read: {what}", file.display()));
             }
-            Err(AgentsError::Agent(name, what)) => tell(&["a2a"], format!("agent `{name}`: {what}")),
-            Err(AgentsError::Client(what)) => tell(&["a2a"], format!("no HTTP client can be made: {what}")),
+            Err(AgentsError::Agent(name, what)) => report(&["a2a"], format!("agent `{name}`: {what}")),
+            Err(AgentsError::Client(what)) => report(&["a2a"], format!("no HTTP client can be made: {what}")),
         }
     }
     if let Some(section) = &config.guides
         && !section.folder.as_ref().is_some_and(|folder| is_of_another(folder, Access::READ_OK))
         && let Err(error) = Guides::new(&[], section, Arc::new(|_: &EffectiveTools| Vec::new()))
     {
-        tell(&["guides", "folder"], format!("cannot be read: {error}"));
+        report(&["guides", "folder"], format!("cannot be read: {error}"));
     }
     if let Some(section) = script_section(config).filter(|section| section.runner != RunnerKind::Kubernetes) {
         if let Err(error) = Interpreter::check(&section.python) {
-            tell(&["script", "python"], error.to_string());
+            report(&["script", "python"], error.to_string());
         }
         for (name, language) in &section.languages {
             if let Err(error) = LanguageRunner::check(language) {
-                tell(&["script", "languages", name, error.key()], error.to_string());
+                report(&["script", "languages", name, error.key()], error.to_string());
             }
         }
     }
     Config::problems_at(sources, found)
 }
 
-/// Whether a file is kept from this user, who can then not tell whether the daemon's user can use it.
+/// Whether a file is not accessible to this user, so that a check as this user does not show what the daemon's can do.
 pub(crate) fn is_of_another(file: &Path, access: Access) -> bool {
     rustix::fs::access(file, access) == Err(Errno::ACCESS)
 }
@@ -89,7 +89,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_daemon_would_end_with_is_reported_at_its_key() {
+    fn files_that_prevent_a_start_are_reported_at_their_keys() {
         let folder = tempfile::tempdir().unwrap();
         let path = |name: &str| folder.path().join(name);
         fs::create_dir(path("guides")).unwrap();

@@ -27,11 +27,11 @@ use crate::families::{self, CONTROL_PREFETCH, Queue, Takes, ToolFamily, Work, ma
 use crate::http::admin::{self, Admin, DeadLetterAdmin, OperatorCalls};
 use crate::http::{self, Console, HttpRefusal, HttpState, LastHour, SharedState};
 
-/// Topics of what agents ask beside calls.
+/// Topics of the agents' requests other than calls.
 const CONTROL: [&str; 3] = [topic::TOOL_LIST, topic::TOOL_HINTS, topic::TOOL_PING];
 
 impl App {
-    /// Takes calls from the bus; a daemon answers HTTP requests, too. Where the store that replicas share has not been read,
+    /// Takes calls from the bus; a daemon serves HTTP requests, too. Where the store that replicas share has not been read,
     /// calls are taken once it has been.
     pub fn listen(&mut self) {
         if let Some(replicas) = self.peers.replicas.take() {
@@ -179,7 +179,7 @@ impl App {
     }
 }
 
-/// Refuses requests to the MCP server until it is known what is switched off.
+/// Refuses requests to the MCP server until the switches have been read.
 async fn refuse_until_read(
     State(shared): State<watch::Receiver<SharedState>>,
     request: Request,
@@ -187,7 +187,7 @@ async fn refuse_until_read(
 ) -> Response {
     let is_unread = shared.borrow().is_unread;
     if is_unread {
-        return HttpRefusal::not_ready().answer(request.into_body()).await;
+        return HttpRefusal::not_ready().respond(request.into_body()).await;
     }
     next.run(request).await
 }
@@ -210,13 +210,13 @@ fn queues(config: &Config) -> Vec<Queue> {
                 prefetch: CONTROL_PREFETCH,
                 max_body: MAX_CONTROL_BODY,
                 ownership,
-                // What is for this replica alone is about calls that run here.
+                // Messages for this replica alone are about calls that run here.
                 is_inbox: ownership == Ownership::Replica,
             },
             Takes::Requests,
         )
     };
-    // What agents ask is answered by the daemon that takes their calls; others are asked on topics of their own.
+    // The daemon that takes the calls of agents also serves their control requests; others have topics of their own.
     let mut control = names(if config.takes_agents_calls() { &CONTROL } else { &[] });
     for invoke in config.invoke.topics.iter().filter(|invoke| *invoke != topic::TOOL_INVOKE) {
         control.extend(CONTROL.into_iter().filter_map(|control| topic::control_of(control, invoke)));
@@ -230,7 +230,7 @@ fn queues(config: &Config) -> Vec<Queue> {
     };
     let invoke = calls(Role::Invoke, "invoke", config.invoke_topics());
     let scripts = calls(Role::Scripts, "script", vec![topic::SCRIPT_INVOKE.to_owned()]);
-    // Those that run calls say what can be called: another process may know less.
+    // A daemon that runs calls also lists the tools: another process may know fewer.
     let control = invoke.is_some().then(|| requests(format!("{prefix}.control"), control, Ownership::ShortLived));
     let of_replica = requests(format!("{prefix}.replica.{}", new_message_id()), of_replica, Ownership::Replica);
     invoke.into_iter().chain(scripts).chain(control).chain([of_replica]).collect()

@@ -1,4 +1,4 @@
-//! Other daemons on the same broker. Each daemon publishes what it is and where it takes calls from, so that those are
+//! Other daemons on the same broker. Each daemon publishes its identity and its sources of calls, so that daemons are
 //! noticed that take the same calls under another configuration: a forgotten `bus.queue_prefix`, another team.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -19,7 +19,7 @@ use crate::http::{HeardDaemons, OtherDaemon, SharedIntake};
 
 /// Time between two announcements.
 const PERIOD: Duration = Duration::from_secs(60);
-/// Shortest time between two announcements, and so the longest until a daemon that has just come is answered.
+/// Shortest time between two announcements, and so the longest until a new daemon receives a reply.
 const PAUSE: Duration = Duration::from_secs(1);
 /// Time for which an announcement holds.
 const HOLDS: Duration = Duration::from_secs(3 * 60);
@@ -34,7 +34,7 @@ const MAX_NAMES: usize = 64;
 /// Announcements that may wait.
 const PREFETCH: u16 = 64;
 
-/// Announces this daemon, and hears of others.
+/// Announces this daemon, and receives the announcements of others.
 pub(super) struct OtherDaemons {
     bus: Arc<dyn Bus>,
     own: Pong,
@@ -53,7 +53,8 @@ struct KnownDaemon {
 }
 
 impl OtherDaemons {
-    /// Creates the announcer of a daemon of this configuration; `heard` gets what the others say that concerns it.
+    /// Creates the announcer of a daemon of this configuration; `heard` gets the announcements of others that concern
+    /// it.
     pub(super) fn new(
         config: &Config,
         bus: Arc<dyn Bus>,
@@ -93,8 +94,8 @@ impl OtherDaemons {
         })
     }
 
-    /// Announces this daemon and hears the others, from `queue`, until `stop` is cancelled. An announcement that has begun is
-    /// finished.
+    /// Announces this daemon and consumes the announcements of others from `queue`, until `stop` is cancelled. An
+    /// announcement that has begun is finished.
     pub(super) async fn run(mut self, queue: Subscription, stop: CancellationToken) {
         let name = queue.queue.clone();
         let hears = |state: &BusState| state.connected && state.consumers.iter().any(|(of, on)| *on && *of == name);
@@ -111,7 +112,7 @@ impl OtherDaemons {
                 delivery = deliveries.recv() => {
                     let Some(delivery) = delivery else { return };
                     if self.hear(&delivery) {
-                        // Where many daemons come at a time, they are answered together.
+                        // Daemons that start at the same time share one announcement.
                         let soon = self.clock.now() + PAUSE;
                         next = next.map(|next| next.min(soon));
                     }
@@ -142,7 +143,7 @@ impl OtherDaemons {
         }
     }
 
-    /// Publishes what this daemon is. Where the broker does not permit that, the others do not hear of it.
+    /// Publishes the announcement of this daemon. Where the broker does not permit that, the others do not get it.
     async fn announce(&mut self) {
         self.own.config_digest = self.digest.borrow_and_update().clone();
         let envelope = Envelope::outgoing(message_type::PONG, &self.own.name, Random::SYSTEM.id(), self.clock.wall());
@@ -154,7 +155,7 @@ impl OtherDaemons {
             properties: properties.into(),
             body: serde_json::to_vec(&self.own).unwrap_or_default().into(),
         };
-        // It is published again; without the right to, the others do not hear of this daemon.
+        // It is published again; without the right to, the others do not get it.
         if let Ok(Err(error)) = timeout(PUBLISH_TIME, self.bus.publish(&message)).await {
             tracing::debug!(%error, "other daemons are not told of this one");
         }
@@ -198,7 +199,7 @@ impl OtherDaemons {
     fn shares(&self, pong: &Pong, takes: &DaemonIntake) -> Option<SharedIntake> {
         let own = self.own.takes.as_ref()?;
         if own.queue_prefix == takes.queue_prefix {
-            // A part of the work under one prefix is another one's, where the roles say so.
+            // Daemons under one prefix may share the work by roles.
             let has_role = pong.roles.iter().take(MAX_NAMES).any(|role| self.own.roles.contains(role));
             return (has_role && self.own.config_digest != pong.config_digest).then_some(SharedIntake::Queues);
         }
@@ -285,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn daemons_conflict_that_share_queues_or_topics_and_no_configuration() {
+    fn daemons_that_share_queues_or_topics_without_the_same_configuration_conflict() {
         let (one, other) = (of_prefix("toolbus", "tool.invoke"), of_prefix("toolbus", "tool.invoke.lab"));
         assert_eq!(shares(&one, &other), Some(SharedIntake::Queues));
         assert_eq!(shares(&one, &one.clone()), None, "a replica");

@@ -26,8 +26,8 @@ enum Due {
     Reload,
 }
 
-/// Opens the pins in `file`, and quarantines what is not as it was pinned before anything can be called. Only a daemon writes
-/// the file; a command without a file checks nothing.
+/// Opens the pins in `file`, and quarantines tools that differ from them before any call. Only a daemon writes the
+/// file; a command without a file checks nothing.
 ///
 /// # Errors
 ///
@@ -59,7 +59,7 @@ pub(super) async fn open(
     Ok(pins)
 }
 
-/// Keeps the file up to date with what is seen, and `policy` with the file. Never ends.
+/// Keeps the file up to date with the published definitions, and `policy` with the file. Never ends.
 pub(super) async fn keep(pins: Pins, policy: PolicyHandle) {
     let mut file = pins.file().map(FileWatch::start);
     loop {

@@ -39,7 +39,7 @@ pub(super) enum ReloadError {
     /// Callers would be identified in another way.
     #[error("identity.source and identity.agent change with a restart alone; put them back, or restart the daemon")]
     Identity,
-    /// Callers without a section would get more than before, and `identity.unknown` does not say so.
+    /// Callers without a section would get more than before, and `identity.unknown` is not set.
     #[error("{0}")]
     Widening(String),
     /// Two tools of one name.
@@ -52,7 +52,7 @@ pub(super) enum ReloadError {
 
 /// A part that may have changed.
 pub(super) enum Change {
-    /// The configuration; by a request of an operator who waits for the report, or by a signal.
+    /// The configuration; by the request of an operator, which waits for the report, or by a signal.
     Configuration(Option<ReloadRequest>),
     /// A mounted file of the configuration, as the file system announces.
     Files,
@@ -61,7 +61,7 @@ pub(super) enum Change {
 }
 
 impl App {
-    /// Takes over what may have changed, and logs what came of it.
+    /// Takes over a change, and logs the result.
     pub(super) async fn take_over(&mut self, change: Change) {
         let request = match change {
             Change::ServersFile => {
@@ -75,7 +75,7 @@ impl App {
             }
             Change::Files => {
                 let now = fingerprint(&self.sources).await;
-                // What was read already, such as by `toolbus reload`, or is the same under another date.
+                // The files were read already, such as by `toolbus reload`, or have only another date.
                 if std::mem::replace(&mut self.files_read, now) == now {
                     return;
                 }
@@ -97,14 +97,14 @@ impl App {
             daemon.audit.reopen();
         }
         self.health.reloaded(report.clone());
-        // An operator who no longer waits finds it in the status.
+        // Without a waiting operator, the report is in the status.
         if let Some(request) = request {
             let _ = request.send(report);
         }
     }
 
-    /// Reads the configuration again, and applies what can change while running. Calls in progress keep what they began
-    /// with.
+    /// Reads the configuration again, and applies every part that can change while running. Calls in progress keep what
+    /// they began with.
     ///
     /// # Errors
     ///
@@ -112,7 +112,7 @@ impl App {
     pub(super) async fn reload(&mut self) -> Result<ReloadReport, ReloadError> {
         let (sources, running) = (self.sources.clone(), self.config.clone());
         let loaded = spawn_blocking(move || Config::load_again(&sources, &running)).await??;
-        let (next, told) = families::with_specifications(&loaded.config, Some(&self.config)).await;
+        let (next, notes) = families::with_specifications(&loaded.config, Some(&self.config)).await;
         if identity(&self.config) != identity(&next) {
             return Err(ReloadError::Identity);
         }
@@ -121,7 +121,8 @@ impl App {
         if let Some(widening) = next.widening(self.policy.unknown_callers(), &agents) {
             return Err(ReloadError::Widening(widening));
         }
-        // First: what is refused below may have got as far as the log. What waits for a restart is in use until then.
+        // First: errors of what is refused below are logged, too. Secrets that wait for a restart are in use until
+        // then.
         hide(&[&self.config, &next], &self.redactor);
         let has_servers = self.given.servers.is_some();
         let (waiting, merged) = (waiting(&self.config, &next, has_servers), merged(&self.config, &next, has_servers));
@@ -150,13 +151,13 @@ impl App {
             tools: self.policy.current().len(),
             added: beyond(&now, &before),
             removed: beyond(&before, &now),
-            warnings: [loaded.warnings, told].concat(),
+            warnings: [loaded.warnings, notes].concat(),
             error: None,
         })
     }
 
-    /// Reads the file of MCP servers again, and nothing else. A file that cannot be read changes nothing; a server that
-    /// cannot be used as it is written stays as it is.
+    /// Reads the file of MCP servers again, and nothing else. A file that cannot be read changes nothing; a server with
+    /// a mistake keeps its previous definition.
     pub(super) async fn reload_servers(&mut self) {
         let (environment, running) = (self.sources.environment.clone(), self.config.clone());
         let reading = spawn_blocking(move || {
@@ -195,7 +196,7 @@ impl App {
         sets.extend(self.calls.sessions.current().into_iter().filter(|set| !is_of_server(set.name())));
         let count = placed.len();
         self.calls.sessions.replace(sets);
-        // Before what is new is there, and for what stays at once.
+        // Before new tools are registered, and at once for those that stay.
         self.pins.set_levels(next.pin_levels());
         self.policy.refresh();
         servers.apply(&next, placed);
@@ -214,7 +215,7 @@ pub(super) async fn fingerprint(sources: &Sources) -> Option<[u8; 32]> {
     let reading = spawn_blocking(move || {
         let mut hash = Sha256::new();
         for file in &files {
-            // One that is not there is reported by the reload.
+            // The reload reports a missing file.
             let text = read_text(file).unwrap_or_default();
             hash.update(text.len().to_le_bytes());
             hash.update(text);
@@ -224,7 +225,7 @@ pub(super) async fn fingerprint(sources: &Sources) -> Option<[u8; 32]> {
     reading.await.ok()
 }
 
-/// Logs what came of a reload, after which there are so many tools.
+/// Logs the result of a reload, with the number of tools after it.
 fn logged(reloaded: Result<ReloadReport, ReloadError>, tools: usize) -> ReloadReport {
     match reloaded {
         Ok(report) => {
@@ -266,8 +267,8 @@ fn identity(config: &Config) -> (IdentitySource, Option<&AgentName>) {
     (config.identity.source, config.identity.agent.as_ref())
 }
 
-/// Whether a tool set has the same parts in both configurations: its endpoints, with the hosts that they may reach, or its
-/// server with its place.
+/// Whether a tool set is the same in both configurations: its endpoints, with the hosts that they may reach, or its
+/// server with its settings.
 fn is_unchanged(name: &str, running: &Config, next: &Config) -> bool {
     let parts = |config: &Config| {
         let set = config.toolsets.get(name)?.clone();
@@ -286,7 +287,8 @@ fn names(policy: &PolicyHandle) -> BTreeSet<String> {
     policy.current().tools().iter().map(|tool| tool.name.to_string()).collect()
 }
 
-/// The configuration of a running daemon after a reload: the parts of the next configuration that it applies, and its own of the rest.
+/// The configuration of a running daemon after a reload: the parts of the next one that it applies, and its present
+/// other parts.
 fn merged(running: &Config, next: &Config, has_servers: bool) -> Config {
     let mcp = McpConfig {
         servers_file: running.mcp.servers_file.clone(),
@@ -440,7 +442,7 @@ mod tests {
     }
 
     #[test]
-    fn sessions_of_endpoints_end_with_the_rules_of_hosts_that_they_began_with() {
+    fn sessions_of_endpoints_end_when_their_host_rules_change() {
         let with = |section: &str| -> Config {
             let text = format!(
                 r#"{{"rest": {{"endpoints": [{{"name": "read", "description": "Reads", "url": "http://127.0.0.1:1/"}}]}},
@@ -455,7 +457,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_reload_that_waits_while_the_daemon_ends_is_told_so_at_once() {
+    async fn a_reload_that_waits_while_the_daemon_ends_fails_at_once() {
         let mut app = app(&Config::default(), &[]).await;
         let (request, report) = tokio::sync::oneshot::channel();
         let (sender, reloads) = tokio::sync::mpsc::channel(1);
@@ -467,7 +469,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_section_of_which_a_part_waits_has_changed_in_the_rest() {
+    async fn a_section_with_a_key_that_needs_a_restart_changes_in_the_rest() {
         let (_folder, file, mut app) = app_of("").await;
         std::fs::write(&file, "[tools]\nrequired = ['current_time']\n[tools.limits.current_time]\nmax_in_flight = 2\n")
             .unwrap();
@@ -502,23 +504,23 @@ mod tests {
             let config = Config::load(&sources(&[tools, agents])).unwrap().config;
             let mut app = app(&config, &[tools, agents]).await;
             let policy = app.policy.clone();
-            let by_stranger = || policy.effective(&Caller::unknown()).names().count();
-            let before = by_stranger();
+            let by_unknown = || policy.effective(&Caller::unknown()).names().count();
+            let before = by_unknown();
 
             std::fs::write(agents, "").unwrap();
             let error = app.reload().await.unwrap_err();
             assert!(matches!(error, ReloadError::Widening(_)), "{error}");
-            assert_eq!(by_stranger(), before, "{lost}");
+            assert_eq!(by_unknown(), before, "{lost}");
             std::fs::write(agents, lost).unwrap();
             app.reload().await.unwrap();
             std::fs::write(agents, "[identity]\nunknown = 'default'\n").unwrap();
             app.reload().await.unwrap();
-            assert!(by_stranger() > before, "{lost}");
+            assert!(by_unknown() > before, "{lost}");
         }
     }
 
     #[tokio::test]
-    async fn a_file_that_is_slow_to_read_holds_no_thread_of_the_runtime_up() {
+    async fn a_slow_file_blocks_no_thread_of_the_runtime() {
         let folder = tempfile::tempdir().unwrap();
         let pipe = folder.path().join("a.toml");
         assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
@@ -543,12 +545,12 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_pinned_server_that_is_taken_out_lets_nothing_through_while_it_goes() {
+    async fn a_removed_pinned_server_offers_no_changed_tool_until_it_is_gone() {
         let pinned = "[mcp.servers.x]\ncommand = 'true'\npin = true\n[pins]\nfile = 'none'\n";
         let (_folder, file, mut app) = app_of(pinned).await;
         let (policy, pins) = (app.policy.clone(), app.pins.clone());
         policy.set_definition_check(Arc::new(pins.clone()));
-        let say = |text: &str| {
+        let describe = |text: &str| {
             let descriptor =
                 ToolDescriptor { description: text.to_owned(), ..ToolDescriptor::new("read", "mcp:x", "mcp") };
             let tool = Tool::new(descriptor, ToolOutput::default());
@@ -556,8 +558,8 @@ mod tests {
             policy.refresh();
         };
         let held = || pins.counts().iter().map(|count| count.held).sum::<usize>();
-        say("Reads.");
-        say("Reads all.");
+        describe("Reads.");
+        describe("Reads all.");
         assert_eq!(held(), 1);
         std::fs::write(&file, "").unwrap();
         app.reload().await.unwrap();

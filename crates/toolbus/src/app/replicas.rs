@@ -25,7 +25,7 @@ const ANNOUNCE_PERIOD: Duration = Duration::from_secs(5);
 const ANNOUNCE_TIME: Duration = Duration::from_secs(15);
 /// Longest time for taking the announcement back.
 const LEAVE_TIME: Duration = Duration::from_secs(2);
-/// Largest announcement of others that is read, in bytes.
+/// Largest announcement that is read, in bytes.
 const MAX_ANNOUNCEMENT: usize = 4096;
 
 /// Keeps one replica in step with the others.
@@ -97,7 +97,7 @@ impl Replicas {
         Announcement { redis: Arc::clone(&self.redis), id: self.own.id.clone() }
     }
 
-    /// Takes over what has changed. At the start this is everything; where it fails, the next step tries again.
+    /// Takes over changes. At the start this is everything; after a failure, the next step tries again.
     pub(super) async fn step(&mut self) {
         let found = self.look().await;
         let mut state = self.state.borrow().clone();
@@ -128,8 +128,8 @@ impl Replicas {
         self.state.send_if_modified(|known| std::mem::replace(known, state.clone()) != state);
     }
 
-    /// Takes over what has changed; returns the replicas, and the seconds by which this clock is ahead of the server's,
-    /// where they were asked for.
+    /// Takes over changes; returns the replicas, and the seconds by which this clock is ahead of the server's, where
+    /// they were queried.
     async fn look(&mut self) -> Result<Option<(Vec<Replica>, i64)>, OutOfStep> {
         let versions = self.redis.versions(&[SWITCHES, Registrar::NAMESPACE]).await?;
         if self.last.as_ref().is_some_and(|last| versions.have_lost(last)) {
@@ -156,9 +156,9 @@ impl Replicas {
         }
         self.own.config_digest = digest;
         let about = serde_json::to_vec(&self.own).unwrap_or_default();
-        let asked = self.clock.since_epoch();
+        let before = self.clock.since_epoch();
         let (time, found) = self.redis.announce(&self.own.id, &about, ANNOUNCE_TIME).await?;
-        let clock_skew = clock_skew(asked, time, self.clock.since_epoch());
+        let clock_skew = clock_skew(before, time, self.clock.since_epoch());
         self.announced = Some(self.clock.now());
         let readable = found.iter().filter(|text| text.len() <= MAX_ANNOUNCEMENT);
         let mut replicas: Vec<Replica> = readable.filter_map(|text| serde_json::from_slice(text).ok()).collect();
@@ -167,8 +167,8 @@ impl Replicas {
     }
 }
 
-/// Returns the seconds by which this clock is ahead of the server's, which told its time between two times of this one;
-/// 0 if it may be the same.
+/// Returns the seconds by which this clock is ahead of the server's, which was read between two times of this one; 0 if
+/// it may be the same.
 fn clock_skew(before: Duration, server: Duration, after: Duration) -> i64 {
     let seconds = |time: Duration| i64::try_from(time.as_secs()).unwrap_or(i64::MAX);
     seconds(before.saturating_sub(server)) - seconds(server.saturating_sub(after))
@@ -201,7 +201,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_way_to_the_server_does_not_count_as_a_difference_of_clocks() {
+    fn latency_is_not_counted_as_clock_skew() {
         let skew = |server| {
             let [before, server, after] = [100.0, server, 103.0].map(Duration::from_secs_f64);
             clock_skew(before, server, after)

@@ -16,10 +16,10 @@ use super::watched_ledger::WatchedLedger;
 const PERIOD: Duration = Duration::from_secs(5);
 /// First time between a failure of the ledger and a trial. It doubles up to [`PERIOD`].
 const FIRST_TRIAL: Duration = Duration::from_millis(250);
-/// Longest time for the check of a file, and for a trial. It does not end while the file system does not answer.
+/// Longest time for the check of a file, and for a trial, which hang where the file system does.
 const CHECK_TIME: Duration = Duration::from_secs(5);
 
-/// Checks the store until it is dropped, and tells why a part of it cannot be used.
+/// Checks the store until it is dropped, and reports why a part of it cannot be used.
 #[derive(Debug)]
 pub(super) struct StoreFiles {
     ledger: Option<Arc<WatchedLedger>>,
@@ -47,7 +47,7 @@ impl StoreFiles {
                 sleep(pause).await;
                 pause = (pause * 2).min(PERIOD);
                 if let Some(ledger) = &self.ledger {
-                    // Its error was told, or the next step tells it.
+                    // Its error has been reported, or the next step reports it.
                     let _ = timeout(CHECK_TIME, ledger.attempt()).await;
                 }
                 continue;
@@ -60,7 +60,7 @@ impl StoreFiles {
                     None => std::future::pending().await,
                 }
             };
-            // What fails is told at once.
+            // A failure is reported at once.
             let _ = timeout(PERIOD, failed).await;
         }
     }
@@ -122,14 +122,14 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_file_system_that_does_not_answer_is_told() {
+    async fn a_hanging_file_system_is_reported() {
         let (files, state) = StoreFiles::new(Some(Arc::new(WatchedLedger::new(faulty(StoreFault::Silent)))), None);
         timeout(CHECK_TIME * 2, files.step()).await.unwrap();
         assert_eq!(*state.borrow(), ["ledger: its file system has not answered for 5 s"]);
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_ledger_that_takes_nothing_is_told_at_once_and_until_it_takes_what_a_call_writes() {
+    async fn an_unwritable_ledger_is_reported_from_the_first_failure_until_it_recovers() {
         let faulty = faulty(None);
         let ledger = Arc::new(WatchedLedger::new(Arc::clone(&faulty) as _));
         let (files, mut state) = StoreFiles::new(Some(Arc::clone(&ledger)), None);
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_damaged_page_is_told_as_long_as_it_is_damaged() {
+    async fn a_damaged_page_is_reported_as_long_as_it_is_damaged() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("toolbus.db");
         let key = |number: u16| {

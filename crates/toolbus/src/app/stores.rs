@@ -110,11 +110,11 @@ impl Stores {
 /// Opens the store. A file that a daemon of the same configuration still has, which drains after a signal, is waited for.
 async fn open_store(config: &Config, holder: &str) -> Result<OpenStore, StoreOpenError> {
     let (begun, patience) = (Clock::SYSTEM.now(), config.invoke.drain_timeout.get() + CLOSING_TIME);
-    let mut is_told = false;
+    let mut is_logged = false;
     loop {
         match config.store.open(&config.queue_prefix(), holder) {
             Err(error) if error.is_held_by(holder) && Clock::SYSTEM.since(begun) < patience => {
-                if !std::mem::replace(&mut is_told, true) {
+                if !std::mem::replace(&mut is_logged, true) {
                     tracing::info!(
                         holder,
                         "the file of the store is in use: waiting for this daemon's predecessor to end"

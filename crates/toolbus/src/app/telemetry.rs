@@ -1,4 +1,4 @@
-//! The log, panics included; the exporters of telemetry; and what the parts record through them.
+//! The log, panics included; the exporters of telemetry; and the metrics of the parts.
 
 use std::backtrace::{Backtrace, BacktraceStatus};
 use std::collections::BTreeMap;
@@ -147,8 +147,8 @@ pub(super) fn of_calls(
     recent.recording(exporters.telemetry(load, bus, identity), Clock::SYSTEM, payloads)
 }
 
-/// Has the exporters ask for what is measured at each export: pins, other daemons, reloads, clocks, breakers, the
-/// store and the ledger.
+/// Registers what the exporters read at each export: pins, other daemons, reloads, clocks, breakers, the store and the
+/// ledger.
 pub(super) fn watch(
     exporters: &Exporters,
     pins: Pins,

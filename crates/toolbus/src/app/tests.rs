@@ -1,4 +1,4 @@
-//! A daemon with every section: what profiles leave of its tools, and which of its queues have dead letters.
+//! A daemon with every section: its tools under each profile, and its queues with dead letters.
 
 mod added_family;
 
@@ -132,7 +132,7 @@ async fn registered(config: &Config) -> Vec<Arc<ToolDescriptor>> {
 }
 
 #[tokio::test]
-async fn each_profile_has_decided_about_every_tool_that_the_daemon_registers() {
+async fn each_profile_decides_about_every_tool_of_the_daemon() {
     let folder = tempfile::tempdir().unwrap();
     let config = everything(folder.path());
     let tools = registered(&config).await;
@@ -193,7 +193,7 @@ async fn each_profile_has_decided_about_every_tool_that_the_daemon_registers() {
 }
 
 #[tokio::test]
-async fn as_many_tasks_of_agents_are_taken_as_calls_so_that_slow_ones_of_one_agent_hold_up_no_others() {
+async fn the_prefetch_of_tasks_is_that_of_calls() {
     let mut config = Config { bus: BusConfig { url: BusUrl::Embedded, ..BusConfig::default() }, ..Config::default() };
     config.a2a = Some(A2aConfig { announce: vec!["echo".to_owned()], ..A2aConfig::default() });
     let queues = subscriptions(&config).unwrap();

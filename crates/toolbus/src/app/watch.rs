@@ -1,9 +1,9 @@
 //! Watching one file for changes, however it is changed.
 //!
-//! Editors truncate and write, deployments rename over, Kubernetes swaps a link in the folder. So the folder is watched,
-//! and what counts is whether the file that the path leads to is another one than before. The file is looked at from time
-//! to time as well: not every change is announced (network file systems, links into other folders, folders that are not
-//! there yet), and not every system has watches left.
+//! Editors truncate and write, deployments rename over, Kubernetes swaps a link in the folder. So the folder is
+//! watched, and a change is a file at the end of the path that differs from before. The file is also polled from time
+//! to time: not every change is announced (network file systems, links into other folders, folders that are not there
+//! yet), and not every system has watches left.
 
 use std::fs;
 use std::io;
@@ -47,7 +47,7 @@ pub(super) struct FileWatch {
 struct Pace {
     /// Time without a further change after which a change is reported.
     quiet: Duration,
-    /// Time after which the file is looked at without cause.
+    /// Time between polls of the file.
     period: Duration,
 }
 
@@ -147,7 +147,7 @@ async fn announced(queue: Option<&AsyncFd<OwnedFd>>) {
     let mut events = [0; EVENTS];
     let read = async {
         let queue = queue?;
-        // Which file is named is of no interest: the path may lead through others.
+        // The named file does not matter: the path may lead through others.
         queue.async_io(Interest::READABLE, |queue| Ok(rustix::io::read(queue, &mut events)?)).await.ok()
     };
     if read.await.is_none() {
@@ -263,7 +263,7 @@ mod tests {
     }
 
     /// Every way in which a file changes, one after the other.
-    async fn every_change_is_told(pace: Pace, is_announced: bool) {
+    async fn every_change_is_noticed(pace: Pace, is_announced: bool) {
         let (folder, file) = folder();
         let mut watch = FileWatch::with(&file, pace, is_announced);
 
@@ -283,17 +283,17 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_write_a_rename_a_removal_and_a_return_are_told_as_they_are_announced() {
-        every_change_is_told(SELDOM, true).await;
+    async fn a_write_a_rename_a_removal_and_a_return_are_noticed_as_they_are_announced() {
+        every_change_is_noticed(SELDOM, true).await;
     }
 
     #[tokio::test]
-    async fn they_are_told_where_the_system_announces_nothing() {
-        every_change_is_told(LOOKING, false).await;
+    async fn changes_are_noticed_where_the_system_announces_nothing() {
+        every_change_is_noticed(LOOKING, false).await;
     }
 
     #[tokio::test]
-    async fn the_swap_of_a_link_in_the_folder_is_told() {
+    async fn the_swap_of_a_link_in_the_folder_is_noticed() {
         let folder = tempfile::tempdir().unwrap();
         let at = |name: &str| folder.path().join(name);
         for (version, text) in [("..1", "{}"), ("..2", "{\"a\": 2}")] {
@@ -344,7 +344,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn changes_in_quick_succession_are_told_once_or_twice() {
+    async fn changes_in_quick_succession_give_one_or_two_notices() {
         let (_folder, file) = folder();
         let mut watch = FileWatch::start(&file);
         for length in 0..10 {
@@ -354,12 +354,12 @@ mod tests {
         // The event of this write arrives after those of the earlier ones.
         fs::write(&file, "the last word").unwrap();
         notice(&mut watch).await;
-        let told = *watch.notices.borrow();
-        assert!((2..=3).contains(&told), "{told} notices");
+        let count = *watch.notices.borrow();
+        assert!((2..=3).contains(&count), "{count} notices");
     }
 
     #[tokio::test]
-    async fn changes_of_other_files_and_reading_are_not_told() {
+    async fn changes_of_other_files_and_reading_are_not_noticed() {
         let (folder, file) = folder();
         let mut watch = FileWatch::with(&file, SELDOM, true);
         fs::write(folder.path().join("other"), "x").unwrap();

@@ -1,4 +1,4 @@
-//! The ledger as the dispatcher uses it, which notes operations that fail and tries in their place.
+//! The ledger as the dispatcher uses it, which notes failed operations and can try one itself.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -37,14 +37,14 @@ impl WatchedLedger {
         Self { ledger, failure: watch::Sender::default() }
     }
 
-    /// The last operation of a call that failed, until a [trial](Self::attempt) succeeds. A later one that fails before that
-    /// is no change.
+    /// The first failed operation of a call since the last successful [trial](Self::attempt). Later failures are no
+    /// change.
     pub(super) fn failure(&self) -> watch::Receiver<Option<LedgerFailure>> {
         self.failure.subscribe()
     }
 
-    /// Does after a failure what a call does: begins, and records a reply. The key is beside the one that failed, and so is
-    /// its entry in a file, of which a part may be damaged. A success ends the failure.
+    /// Tries after a failure the operations of a call: begins, and records a reply. The key is beside the failed one,
+    /// and so is its entry in a file, of which a part may be damaged. A success ends the failure.
     ///
     /// # Errors
     ///

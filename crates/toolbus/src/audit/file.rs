@@ -1,4 +1,4 @@
-//! The file of audit records: appended to, for this user alone, and nothing but a file.
+//! The file of audit records: a regular file, appended to, for this user alone.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -20,7 +20,7 @@ pub enum FileError {
     /// A folder, a pipe or a device.
     #[error("it is no regular file")]
     NoFile,
-    /// The system says no.
+    /// An error of the system.
     #[error(transparent)]
     Io(#[from] io::Error),
 }
@@ -41,24 +41,24 @@ impl LogFile {
         Ok(Self { path: path.to_owned(), file: open(path)? })
     }
 
-    /// Opens the file anew by its name; on failure the one at hand stays in use.
+    /// Opens the file anew by its name; on failure the old one stays in use.
     pub(super) fn reopen(&mut self) -> Result<(), FileError> {
         self.file = open(&self.path)?;
         Ok(())
     }
 
-    /// Appends some of these bytes; says how many.
+    /// Appends some of these bytes, and returns how many.
     pub(super) fn append(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.file.write(bytes)
     }
 
-    /// Waits until what was appended is on the disk.
+    /// Waits until the appended bytes are on the disk.
     pub(super) fn sync(&self) -> io::Result<()> {
         self.file.sync_data()
     }
 }
 
-/// Checks what [`LogFile::open`] would refuse, without creating the file or writing to it.
+/// Checks whether [`LogFile::open`] would refuse the file, without creating it or writing to it.
 pub(super) fn check(path: &Path) -> Result<(), FileError> {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     match opened(path, APPENDED) {
@@ -151,7 +151,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn what_is_no_file_is_refused() {
+    fn links_folders_and_devices_are_refused() {
         let folder = tempfile::tempdir().unwrap();
         let [target, link, dangling] = ["target", "link", "dangling"].map(|name| folder.path().join(name));
         std::fs::write(&target, "").unwrap();

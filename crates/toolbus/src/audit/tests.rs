@@ -1,4 +1,4 @@
-//! Records on their way to both places: one line each, whatever outsiders write and whatever the disk does.
+//! Records in the log and in the file: one line each, whatever texts they have and whatever the disk does.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -79,7 +79,7 @@ async fn a_record_is_a_line_of_the_log_and_a_line_of_the_file() {
 }
 
 #[tokio::test]
-async fn no_text_begins_a_line_in_either_place() {
+async fn no_text_begins_a_line_in_the_log_or_in_the_file() {
     let (_folder, file) = folder();
     let audit = to_file(&file);
     let hostile = "x\r\n{\"event\":\"called\"}\n\u{1b}[2J\u{85}\0";
@@ -114,7 +114,7 @@ fn without_a_file_there_is_the_log() {
 }
 
 #[test]
-fn a_file_that_cannot_be_used_is_told_with_its_name() {
+fn an_unusable_file_is_reported_with_its_name() {
     let config = AuditConfig { file: Some("/nonexistent/audit.jsonl".into()), key: None };
     insta::assert_snapshot!(AuditLog::open(&config, &Default::default()).err().unwrap(), @"[audit] the file `/nonexistent/audit.jsonl` cannot be used: its folder does not exist; create it, for the daemon's user alone");
 }
@@ -199,13 +199,13 @@ async fn a_full_disk_loses_nothing_that_fits_the_queue() {
 }
 
 #[tokio::test]
-async fn a_full_queue_blocks_nobody_and_is_told() {
+async fn a_full_queue_blocks_no_caller_and_is_logged() {
     let (_folder, file) = folder();
     let audit = with_file(on_a_full_disk(&file));
     // More than the queue and the batch in hand have room for.
     let page = logged(|| (0..20_000).for_each(|number| audit.record(record(&number.to_string()))));
-    let told = page.lines().filter(|line| line.contains("audit records are missing in their file")).count();
-    assert_eq!(told, 1);
+    let warnings = page.lines().filter(|line| line.contains("audit records are missing in their file")).count();
+    assert_eq!(warnings, 1);
     assert_eq!(page.matches("a call was refused").count(), 20_000);
     audit.reopen();
     audit.close(PATIENCE).await.unwrap();
@@ -222,7 +222,7 @@ async fn the_records_of_a_call_are_looked_up_by_its_id() {
     ["call-1", "call-2", "call-1"].into_iter().for_each(|call_id| log.record(record(call_id)));
     log.close(PATIENCE).await.unwrap();
     let text = fs::read_to_string(&file).unwrap();
-    // Lines of others, and more than are shown.
+    // Foreign lines, and more records than are shown.
     fs::write(&file, format!("no record\n{{}}\n{}", text.repeat(150))).unwrap();
     let found = records_of(&file, "call-1").unwrap();
     assert_eq!((found.len(), &found[0]["call_id"], &found[0]["asked"]), (200, &"call-1".into(), &"wether".into()));

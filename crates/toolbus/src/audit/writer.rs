@@ -19,7 +19,7 @@ const MAX_WAITING: usize = 16_384;
 const BATCH: usize = 64 * 1024;
 /// Time between two attempts to write to a file that fails.
 const RETRY: Duration = Duration::from_secs(1);
-/// Target of what is said about the file: not that of the records, which may be switched off.
+/// Log target of errors of the file: not that of the records, which may be switched off.
 const TARGET: &str = "toolbus";
 
 /// Order to the writing thread.
@@ -105,7 +105,7 @@ impl WriterThread {
             self.write_out();
             if let Some(closed) = closing {
                 if let Err(error) = self.file.sync() {
-                    self.tell(&error, "the audit file may lack its end after a crash of the machine");
+                    self.log(&error, "the audit file may lack its end after a crash of the machine");
                 }
                 let _ = closed.send(());
                 return;
@@ -113,7 +113,7 @@ impl WriterThread {
         }
     }
 
-    /// Makes lines of what is queued, up to a batch or to the end.
+    /// Makes lines of the queued records, up to a batch or to the end.
     fn gather(&mut self, first: WriterOrder) -> Option<oneshot::Sender<()>> {
         let mut next = Some(first);
         while let Some(order) = next {
@@ -140,7 +140,7 @@ impl WriterThread {
             }
             Err(error) => {
                 self.lines.truncate(begin);
-                self.tell(&error, "an audit record cannot be written");
+                self.log(&error, "an audit record cannot be written");
             }
         }
     }
@@ -148,14 +148,14 @@ impl WriterThread {
     /// Writes until everything is written, or until a write fails and no caller waits for it.
     fn write_out(&mut self) {
         loop {
-            self.reopen_if_asked();
+            self.reopen_if_requested();
             let Some(rest) = self.lines.get(self.written..).filter(|rest| !rest.is_empty()) else { break };
             match self.file.append(rest) {
                 Ok(bytes) if bytes > 0 => self.written += bytes,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 failed => {
                     let error = failed.err().unwrap_or_else(|| io::ErrorKind::WriteZero.into());
-                    self.tell(&error, "audit records cannot be written to their file; trying again");
+                    self.log(&error, "audit records cannot be written to their file; trying again");
                     if self.orders.is_closed() {
                         break;
                     }
@@ -167,7 +167,7 @@ impl WriterThread {
         self.written = 0;
     }
 
-    fn reopen_if_asked(&mut self) {
+    fn reopen_if_requested(&mut self) {
         if !self.reopen.swap(false, Ordering::Acquire) {
             return;
         }
@@ -179,12 +179,12 @@ impl WriterThread {
             }
             Err(error) => {
                 self.reopen.store(true, Ordering::Release);
-                self.tell(&error, "the audit file cannot be opened anew; the old one stays in use");
+                self.log(&error, "the audit file cannot be opened anew; the old one stays in use");
             }
         }
     }
 
-    fn tell(&self, error: &(dyn std::error::Error + 'static), what: &str) {
+    fn log(&self, error: &(dyn std::error::Error + 'static), what: &str) {
         if let Some(left_out) = self.failures.due() {
             tracing::error!(target: TARGET, error, left_out, "{what}");
         }

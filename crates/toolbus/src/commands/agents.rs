@@ -1,4 +1,4 @@
-//! `toolbus agents`: who may use what, and why.
+//! `toolbus agents`: the tools that each agent may use, and why.
 
 use std::io::{self, Write};
 use std::process::ExitCode;
@@ -31,7 +31,7 @@ pub struct AgentsArgs {
 ///
 /// # Errors
 ///
-/// If the daemon does not answer or refuses, or standard output is closed.
+/// If the daemon does not respond or refuses, or standard output is closed.
 pub async fn run(args: AgentsArgs, operator: &Operator) -> Result<ExitCode, TargetError> {
     let is_for_one = args.role.binding.is_some() || args.role.profile.is_some();
     if args.name.is_none() && is_for_one {
@@ -103,9 +103,9 @@ fn of_one(agent: &AgentTools) -> String {
         table.load_style(NOTHING).set_header(["TOOL", "SOURCE", "ALLOWED", "WHY"]);
         for tool in &agent.tools {
             let allowed = if tool.allowed { "yes" } else { "no" };
-            // What leaves no tool stands above the table.
-            let is_told = agent.nothing.as_ref() == Some(&tool.because);
-            let because = if is_told { String::new() } else { one_line(&tool.because) };
+            // The reason that leaves no tool is above the table.
+            let is_shown = agent.nothing.as_ref() == Some(&tool.because);
+            let because = if is_shown { String::new() } else { one_line(&tool.because) };
             let because = format!("{because}{}{}", shadows(&tool.shadows), mark(&tool.suspect));
             table.add_row([&one_line(&tool.tool), &one_line(&tool.source), allowed, because.trim_start()]);
         }
@@ -124,7 +124,7 @@ fn mark(suspect: &[String]) -> String {
     if suspect.is_empty() { String::new() } else { format!(" (suspect: {})", one_line(&suspect.join(", "))) }
 }
 
-/// Table of the rules beside the tools; without those that do not restrict.
+/// Table of the restricting rules beside the tools.
 fn rules(rules: &AppliedRules) -> String {
     let mut table = Table::new();
     table.load_style(NOTHING);
@@ -167,7 +167,7 @@ mod tests {
             bindings: vec!["whatsapp:sales".to_owned(), "whatsapp:support".to_owned()],
             disabled: true,
         };
-        let everybody = AgentSummary {
+        let unlisted = AgentSummary {
             agent: "default".to_owned(),
             profile: None,
             running: None,
@@ -179,7 +179,7 @@ mod tests {
         };
         let off = |kind: &str, name: &str| Switched { kind: kind.to_owned(), name: name.to_owned() };
         let disabled = vec![off("agent", "ana"), off("tool", "web\u{1b}[2J\nsearch")];
-        insta::assert_snapshot!(of_all(&AgentOverview { agents: vec![agent, everybody], unknown: UnknownCallers::Restricted, disabled }), @r#"
+        insta::assert_snapshot!(of_all(&AgentOverview { agents: vec![agent, unlisted], unknown: UnknownCallers::Restricted, disabled }), @r#"
         AGENT    TOOLS  PROFILE   RUNNING  WAITING  RATE LIMITS  BINDINGS
         ana      2/3    subagent  32/32    7/64     web_*        whatsapp:sales, whatsapp:support  switched off
         default  2/3    -         32       64       -            -
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn what_leaves_an_agent_no_tool_is_said_once() {
+    fn the_reason_that_leaves_an_agent_no_tool_is_shown_once() {
         let because = "An operator has switched this agent off.".to_owned();
         let tool = ToolVerdict {
             tool: "echo".to_owned(),

@@ -8,7 +8,7 @@ use toolbus_protocol::{Code, ParseError};
 
 /// Most that is read from standard input or a file, in bytes.
 const MAX_INPUT: u64 = 64 * 1024 * 1024;
-/// The value that stands for what is read from standard input.
+/// The value that stands for standard input.
 const STDIN: &str = "@-";
 
 /// Why the arguments cannot be sent.
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn mistakes_are_told() {
+    fn mistakes_are_reported() {
         let refused = |given: &[&str]| parse(&words(given)).unwrap_err().to_string();
         insta::assert_snapshot!(refused(&["city"]), @"`city` is neither a JSON object nor key=value");
         insta::assert_snapshot!(refused(&["{city"]), @"the arguments are not usable: key must be a string at line 1 column 2");
@@ -181,21 +181,21 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_of_what_was_taken_as_json_says_how_to_send_text_where_one_is_wanted() {
-        let told = |given: &[&str], violations: &str| {
+    fn a_refusal_of_a_json_argument_explains_how_to_send_text_where_text_is_expected() {
+        let hinted = |given: &[&str], violations: &str| {
             let refusal = format!("The arguments do not fit the tool's parameters: {violations}");
             hint(&words(given), Code::InvalidArguments, &refusal)
         };
         let zip = r#"/zip: value is not of type "string""#;
-        let text = told(&["city=x", "zip=5"], zip).unwrap();
+        let text = hinted(&["city=x", "zip=5"], zip).unwrap();
         assert_eq!(text, r#"`zip=5` was sent as JSON; if a text is meant: zip:='"5"'"#);
         for other in [&["city=x"][..], &["zip:=5"], &["{\"zip\": 5}"], &["days=5"], &[]] {
-            assert_eq!(told(other, zip), None, "{other:?}");
+            assert_eq!(hinted(other, zip), None, "{other:?}");
         }
         let wants_other = r#"/zip: value is greater than 4; /city: value is not of type "string""#;
-        assert_eq!(told(&["zip=5"], wants_other), None);
+        assert_eq!(hinted(&["zip=5"], wants_other), None);
         assert!(
-            told(&["zip=5"], r#"/city: value is too long; /zip: value is not of types "null", "string""#).is_some()
+            hinted(&["zip=5"], r#"/city: value is too long; /zip: value is not of types "null", "string""#).is_some()
         );
         assert_eq!(hint(&words(&["zip=5"]), Code::Timeout, zip), None);
     }

@@ -1,4 +1,4 @@
-//! `toolbus bench`: hands over to `toolbus-bench`, a program of its own.
+//! `toolbus bench`: runs the program `toolbus-bench`.
 
 use std::ffi::OsString;
 use std::io;
@@ -8,7 +8,7 @@ use std::process::Command;
 
 /// The program that measures.
 const PROGRAM: &str = "toolbus-bench";
-/// Tells it which daemon to measure.
+/// Variable with the daemon to measure.
 const DAEMON: &str = "TOOLBUS_BIN";
 
 /// Measures the daemon against a bare responder on the same broker; or MCP servers with and without it, scripts, or the

@@ -35,21 +35,21 @@ enum BreakerAction {
     },
 }
 
-/// Asks, and prints the answer.
+/// Sends the request, and prints the response.
 ///
 /// # Errors
 ///
-/// If the daemon does not answer or refuses, or standard output is closed.
+/// If the daemon does not respond or refuses, or standard output is closed.
 pub async fn run(args: BreakerArgs, operator: &Operator) -> Result<ExitCode, TargetError> {
     let is_json = operator.output == OutputFormat::Json;
     let text = match args.action {
         BreakerAction::List { daemon } => {
-            let all: OpenBreakers = daemon.open(operator).await?.ask(Method::GET, "/v1/breakers").await?;
+            let all: OpenBreakers = daemon.open(operator).await?.send(Method::GET, "/v1/breakers").await?;
             if is_json { as_json(&all) } else { listed(&all) }
         }
         BreakerAction::Reset { name, daemon } => {
             let path = format!("/v1/breakers/{}", escaped(&name));
-            let reset: BreakerReset = daemon.open(operator).await?.ask(Method::DELETE, &path).await?;
+            let reset: BreakerReset = daemon.open(operator).await?.send(Method::DELETE, &path).await?;
             if is_json { as_json(&reset) } else { in_words(&reset) }
         }
     };
@@ -87,7 +87,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_next_trial_is_told() {
+    fn the_next_trial_is_shown() {
         let breaker = |name: &str, next_trial_ms, on_trial| OpenBreaker {
             name: name.to_owned(),
             failures: 5,

@@ -20,7 +20,7 @@ use toolbus_protocol::{
 
 use super::arguments::{self, ArgumentsError};
 use super::target::{RoleArgs, running};
-use super::{Context, identity, load_whole, note, one_line, told};
+use super::{Context, identity, load_whole, note, one_line, reported};
 use crate::config::{BusUrl, Config, HumanDuration, Problems};
 use crate::http::admin::client::{AdminClient, AdminClientError};
 use crate::http::admin::view::{CallOutcome, CallRequest};
@@ -29,7 +29,7 @@ use crate::terminal::OutputFormat;
 use crate::terminal::{ignore_broken_pipe, printable};
 use toolbus_client::{CallReply, Client, ClientError, Expectation, ReplyContent, Sender, SignedRequest, ToolProgress};
 
-/// Time beyond the tool's budget in which the answer may still arrive.
+/// Time beyond the tool's budget in which the reply may still arrive.
 const GRACE: Duration = Duration::from_secs(5);
 /// Longest wait for the broker.
 const CONNECT_TIME: Duration = Duration::from_secs(10);
@@ -75,7 +75,7 @@ pub struct CallArgs {
     verbose: bool,
 }
 
-/// Why no call was made, or no answer came.
+/// Why no call was made, or no reply came.
 #[derive(Debug, thiserror::Error)]
 pub enum CallCommandError {
     /// The arguments cannot be sent.
@@ -90,10 +90,10 @@ pub enum CallCommandError {
     /// The bus could not be set up.
     #[error(transparent)]
     LocalDaemon(#[from] LocalDaemonError),
-    /// There is no answer.
+    /// No reply came.
     #[error(transparent)]
     Client(#[from] ClientError),
-    /// The running daemon does not answer.
+    /// The running daemon does not respond.
     #[error(transparent)]
     Daemon(#[from] AdminClientError),
     /// The folder of --save.
@@ -110,13 +110,13 @@ pub enum CallCommandError {
 }
 
 impl CallArgs {
-    /// Who asks, and as what.
+    /// The caller and its identity.
     fn sender(&self, login: Option<String>) -> Sender {
         let RoleArgs { binding, profile } = self.role.clone();
         Sender { agent: self.agent.clone(), login, binding, profile, ..Sender::default() }
     }
 
-    /// Who calls, as a daemon of this configuration sees it; `None` if it takes no call of this sender.
+    /// The caller, as a daemon of this configuration identifies it; `None` if it takes no call of this sender.
     fn seen(&self, config: &Config) -> Option<Caller> {
         let login = config.bus.url.login();
         let mut properties = Properties::default();
@@ -127,7 +127,7 @@ impl CallArgs {
 }
 
 impl CallCommandError {
-    /// The exit code that tells this outcome.
+    /// The exit code of this outcome.
     #[must_use]
     pub fn exit_code(&self) -> u8 {
         match self {
@@ -150,18 +150,18 @@ impl CallCommandError {
 ///
 /// # Errors
 ///
-/// If the command is mistaken, the bus cannot be reached, or no answer comes.
+/// If the command is mistaken, the bus cannot be reached, or no reply comes.
 pub async fn run(args: CallArgs, context: &Context) -> Result<ExitCode, CallCommandError> {
     let is_json = args.json || context.output == OutputFormat::Json;
-    match answered(&args, context).await {
+    match reply_of(&args, context).await {
         Ok(reply) => {
             let printed = ignore_broken_pipe(print(&args, is_json, &reply));
             let ReplyContent::Result(result) = &reply.content else {
                 if let Err(error) = printed {
-                    told(format!("the call was refused or failed, and the answer cannot be written: {error}"));
+                    reported(format!("the call was refused or failed, and the answer cannot be written: {error}"));
                 }
-                let is_told = !is_json && is_refusal(&reply.content);
-                let shown = is_told.then(|| identity::shown(args.seen(&context.config).as_ref(), &context.config));
+                let is_refused = !is_json && is_refusal(&reply.content);
+                let shown = is_refused.then(|| identity::shown(args.seen(&context.config).as_ref(), &context.config));
                 if let Some(shown) = shown.flatten() {
                     note(&shown);
                 }
@@ -175,12 +175,12 @@ pub async fn run(args: CallArgs, context: &Context) -> Result<ExitCode, CallComm
                 return Ok(ExitCode::from(exit_code(&reply.content)));
             }
             // A script must not take it for a call that was not made, and repeat it.
-            Ok(ExitCode::from(told(format!("the tool ran, and {}", problems.join(", and ")))))
+            Ok(ExitCode::from(reported(format!("the tool ran, and {}", problems.join(", and ")))))
         }
         Err(error) if is_json => {
             let text = json!({"error": error.to_string()});
             if let Err(unwritten) = ignore_broken_pipe(writeln!(io::stdout(), "{text:#}")) {
-                told(format!("{error}; and this cannot be written: {unwritten}"));
+                reported(format!("{error}; and this cannot be written: {unwritten}"));
             }
             Ok(ExitCode::from(error.exit_code()))
         }
@@ -188,7 +188,7 @@ pub async fn run(args: CallArgs, context: &Context) -> Result<ExitCode, CallComm
     }
 }
 
-async fn answered(args: &CallArgs, context: &Context) -> Result<CallReply, CallCommandError> {
+async fn reply_of(args: &CallArgs, context: &Context) -> Result<CallReply, CallCommandError> {
     let arguments = arguments::parse(&args.arguments)?;
     if let Some(folder) = &args.save {
         // Before the call, which must not be made again because its files cannot be written.
@@ -219,7 +219,7 @@ async fn answered(args: &CallArgs, context: &Context) -> Result<CallReply, CallC
     outcome
 }
 
-/// The answer of a daemon that is asked on its socket.
+/// The reply of a running daemon, over its socket.
 async fn by_daemon(
     args: &CallArgs,
     arguments: Option<&Map<String, Value>>,
@@ -275,7 +275,7 @@ async fn exchange(
     if args.verbose {
         ignore_broken_pipe(show_request(&request))?;
     }
-    let answering = async {
+    let replying = async {
         match args.progress {
             false => Ok(client.send(&request, patience).await?),
             true => followed(&client, &request, patience).await,
@@ -283,7 +283,7 @@ async fn exchange(
     };
     let reply = tokio::select! {
         biased;
-        reply = answering => reply?,
+        reply = replying => reply?,
         reason = blocked(&client) => return Err(ClientError::Blocked(reason).into()),
     };
     if args.verbose {
@@ -292,7 +292,7 @@ async fn exchange(
     Ok(reply)
 }
 
-/// Waits until the broker takes no messages, and says why.
+/// Waits until the broker takes no messages, and returns why.
 async fn blocked(client: &Client) -> String {
     let mut state = client.state();
     let blocked = match state.wait_for(|state| state.blocked.is_some()).await {
@@ -311,7 +311,7 @@ fn topic_of(config: &Config) -> &str {
     config.invoke.topics.first().map_or(topic::TOOL_INVOKE, String::as_str)
 }
 
-/// The answer to a request, after reports of progress on standard error.
+/// The reply to a request, after reports of progress on standard error.
 async fn followed(client: &Client, request: &SignedRequest, patience: Duration) -> Result<CallReply, CallCommandError> {
     let (expectation, mut reports) = Expectation::with_progress();
     let mut expected = client.expect(request, expectation);
@@ -362,7 +362,7 @@ fn exit_code(content: &ReplyContent) -> u8 {
 }
 
 fn print(args: &CallArgs, is_json: bool, reply: &CallReply) -> io::Result<()> {
-    // Not through `anstream`: it would take bytes out of what a tool answered.
+    // Not through `anstream`: it would remove bytes from the result.
     let mut out = io::stdout().lock();
     if is_json {
         let body: Value = serde_json::from_slice(&reply.body).unwrap_or_default();
@@ -450,8 +450,8 @@ const ENDINGS: [(&str, &str); 12] = [
     ("text/csv", "csv"),
 ];
 
-/// Saves the binary parts of a result in `folder`, and says on standard error where they are; without one, that there are
-/// some.
+/// Saves the binary parts of a result in `folder`, and prints their paths on standard error; without one, that there
+/// are some.
 ///
 /// # Errors
 ///
@@ -472,8 +472,8 @@ fn keep_blocks(result: &ToolInvokeResponse, tool: &str, folder: Option<&Path>) -
     for (block, data) in binary {
         let bytes = STANDARD.decode(data).map_err(|_| io::Error::other(format!("the {} is no Base64", kind(block))))?;
         let path = save(folder, tool, ending(block), &bytes)?;
-        let told = format!("saved {} ({}, {} bytes)", path.display(), kind(block), bytes.len());
-        ignore_broken_pipe(writeln!(anstream::stderr(), "{told}"))?;
+        let reported = format!("saved {} ({}, {} bytes)", path.display(), kind(block), bytes.len());
+        ignore_broken_pipe(writeln!(anstream::stderr(), "{reported}"))?;
     }
     Ok(())
 }
@@ -525,7 +525,7 @@ mod tests {
     }
 
     #[test]
-    fn a_call_says_who_asks_and_as_what() {
+    fn a_call_states_its_caller_and_identity() {
         let introduced = |words: &[&str]| {
             let args = Cli::parse_from([&["call", "echo"], words].concat()).args;
             let mut properties = Properties::default();
@@ -543,7 +543,7 @@ mod tests {
     }
 
     #[test]
-    fn the_exit_code_tells_the_outcome() {
+    fn the_exit_code_is_that_of_the_outcome() {
         let error = |code| {
             let text = String::new();
             ReplyContent::Error(ToolError {

@@ -13,7 +13,7 @@ use super::target::{AdminTarget, DaemonArgs, Operator, TargetError};
 use super::{MISTAKE, complain, plain, warn};
 use crate::app;
 use crate::config::{Config, Loaded, Problem, Problems, Sources};
-use crate::http::admin::EVERYBODY;
+use crate::http::admin::DEFAULT_AGENT;
 use crate::http::admin::view::AgentOverview;
 use crate::terminal::OutputFormat;
 use crate::terminal::ignore_broken_pipe;
@@ -34,7 +34,7 @@ pub struct CheckArgs {
     without_secrets: bool,
 }
 
-/// A configuration without mistakes of its own, compared with this machine.
+/// A valid configuration, compared with this machine.
 pub(super) struct Checked {
     /// The configuration, with every warning but those about programs of MCP servers.
     pub(super) loaded: Loaded,
@@ -65,11 +65,11 @@ impl Checked {
     }
 }
 
-/// Checks, and tells what was found. Exit code 2 when the configuration cannot be used.
+/// Checks, and prints the findings. Exit code 2 when the configuration cannot be used.
 ///
 /// # Errors
 ///
-/// If the daemon does not answer that is to be asked, or nothing can be printed.
+/// If the named daemon does not respond, or nothing can be printed.
 pub async fn run(args: CheckArgs, operator: &Operator) -> Result<ExitCode, TargetError> {
     let (sources, output) = (&operator.sources, operator.output);
     let loaded = if args.without_secrets { Config::load_for(sources, &[]) } else { Config::load(sources) };
@@ -85,7 +85,7 @@ pub async fn run(args: CheckArgs, operator: &Operator) -> Result<ExitCode, Targe
         let location = client.to_string();
         let AgentOverview { agents, unknown, .. } = AdminTarget::Daemon(client).agents().await?;
         let named: Vec<&str> =
-            agents.iter().map(|agent| agent.agent.as_str()).filter(|name| *name != EVERYBODY).collect();
+            agents.iter().map(|agent| agent.agent.as_str()).filter(|name| *name != DEFAULT_AGENT).collect();
         if let Some(what) = loaded.config.widening(unknown, &named) {
             let what = format!("the daemon would refuse a reload: {what}");
             result = Err(Problems(vec![Problem { location, key: String::new(), what }]));
@@ -180,19 +180,19 @@ fn summary(sources: &Sources, config: &Config, targets: &[ExportTarget]) -> Stri
     ];
     let mut table = Table::new();
     table.load_style(NOTHING);
-    // Nothing is said of servers and scripts where there can be none.
-    let is_told = |row: &(&str, String)| match row.0 {
+    // Rows of servers and scripts are left out where there can be none.
+    let is_shown = |row: &(&str, String)| match row.0 {
         "servers" => config.mcp.is_configured(),
         "scripts" => config.script.is_some(),
         _ => true,
     };
-    for (name, value) in rows.into_iter().filter(is_told) {
+    for (name, value) in rows.into_iter().filter(is_shown) {
         table.add_row([name, &value]);
     }
     plain(&table)
 }
 
-/// Where telemetry is sent, and which variable or key says so.
+/// The destination of telemetry, with the variable or key that sets it.
 fn telemetry(targets: &[ExportTarget]) -> String {
     if targets.is_empty() {
         return "not sent".to_owned();
@@ -266,8 +266,8 @@ mod tests {
     }
 
     #[test]
-    fn the_summary_says_where_telemetry_is_sent() {
-        let told = |endpoint: Option<&str>, variables: &[(&str, &str)]| {
+    fn the_summary_names_the_destination_of_telemetry() {
+        let found = |endpoint: Option<&str>, variables: &[(&str, &str)]| {
             let mut config = Config::default();
             config.telemetry.otlp_endpoint = endpoint.map(str::to_owned);
             let environment = variables.iter().map(|(name, value)| (name.to_string(), value.to_string())).collect();
@@ -279,22 +279,22 @@ mod tests {
         let of_file = Some("http://file:4317");
         let endpoint = "OTEL_EXPORTER_OTLP_ENDPOINT";
         let traces = "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT";
-        assert_eq!(told(None, &[]), "not sent");
-        assert_eq!(told(of_file, &[]), "http://file:4317 (telemetry.otlp_endpoint)");
-        insta::assert_snapshot!(told(of_file, &[(endpoint, "http://ana:hunter2@env:4317")]), @"http://env:4317 (OTEL_EXPORTER_OTLP_ENDPOINT)");
-        insta::assert_snapshot!(told(of_file, &[(traces, "http://traces:4317")]), @"traces to http://traces:4317 (OTEL_EXPORTER_OTLP_TRACES_ENDPOINT); metrics, logs to http://file:4317 (telemetry.otlp_endpoint)");
-        insta::assert_snapshot!(told(of_file, &[("OTEL_EXPORTER_OTLP_PROTOCOL", "http/protobuf")]), @"http://file:4317/v1/traces, http://file:4317/v1/metrics, http://file:4317/v1/logs (telemetry.otlp_endpoint)");
-        assert_eq!(told(of_file, &[("OTEL_SDK_DISABLED", "true")]), "not sent");
+        assert_eq!(found(None, &[]), "not sent");
+        assert_eq!(found(of_file, &[]), "http://file:4317 (telemetry.otlp_endpoint)");
+        insta::assert_snapshot!(found(of_file, &[(endpoint, "http://ana:hunter2@env:4317")]), @"http://env:4317 (OTEL_EXPORTER_OTLP_ENDPOINT)");
+        insta::assert_snapshot!(found(of_file, &[(traces, "http://traces:4317")]), @"traces to http://traces:4317 (OTEL_EXPORTER_OTLP_TRACES_ENDPOINT); metrics, logs to http://file:4317 (telemetry.otlp_endpoint)");
+        insta::assert_snapshot!(found(of_file, &[("OTEL_EXPORTER_OTLP_PROTOCOL", "http/protobuf")]), @"http://file:4317/v1/traces, http://file:4317/v1/metrics, http://file:4317/v1/logs (telemetry.otlp_endpoint)");
+        assert_eq!(found(of_file, &[("OTEL_SDK_DISABLED", "true")]), "not sent");
         let wrong = [(endpoint, "localhost:4317"), ("OTEL_TRACES_SAMPLER", "some"), ("OTEL_RESOURCE_ATTRIBUTES", "x")];
-        insta::assert_snapshot!(told(None, &wrong), @"
+        insta::assert_snapshot!(found(None, &wrong), @"
         environment OTEL_EXPORTER_OTLP_ENDPOINT: use http://host:port or https://host:port
         environment OTEL_RESOURCE_ATTRIBUTES: use key=value pairs with commas between them, percent-encoded, at most 64
         ");
-        insta::assert_snapshot!(told(of_file, &[("OTEL_EXPORTER_OTLP_PROTOCOL", "foo"), ("OTEL_LOGS_EXPORTER", "x")]), @"
+        insta::assert_snapshot!(found(of_file, &[("OTEL_EXPORTER_OTLP_PROTOCOL", "foo"), ("OTEL_LOGS_EXPORTER", "x")]), @"
         environment OTEL_EXPORTER_OTLP_PROTOCOL: use `grpc` or `http/protobuf`
         environment OTEL_LOGS_EXPORTER: use `otlp` or `none`
         ");
-        insta::assert_snapshot!(told(of_file, &wrong[1..2]), @"environment OTEL_TRACES_SAMPLER: use always_on, always_off, traceidratio, or one of these after parentbased_");
+        insta::assert_snapshot!(found(of_file, &wrong[1..2]), @"environment OTEL_TRACES_SAMPLER: use always_on, always_off, traceidratio, or one of these after parentbased_");
     }
 
     #[test]
@@ -307,16 +307,16 @@ mod tests {
     }
 
     #[test]
-    fn a_program_that_is_not_there_is_told() {
+    fn a_missing_program_is_reported() {
         let mut config = Config::default();
         let server = |command: &str| ServerConfig { command: Some(command.to_owned()), ..ServerConfig::default() };
         let placeholder = ServerConfig { cwd: Some("/srv/{agent}".into()), ..server("./no-such-program") };
         let disabled = ServerConfig { disabled: true, ..server("no-such-program") };
         let servers = [("a", server("no-such-program")), ("b", server("sh")), ("c", placeholder), ("d", disabled)];
         config.mcp.servers = servers.map(|(name, server)| (name.to_owned(), server)).into();
-        let told = config.missing_programs();
+        let found = config.missing_programs();
         assert_eq!(
-            told,
+            found,
             ["MCP server `a`: program 'no-such-program' was not found; give its full path, or check PATH"]
         );
     }
@@ -330,16 +330,16 @@ mod tests {
     }
 
     #[test]
-    fn the_summary_says_what_runs_scripts() {
+    fn the_summary_names_the_runner_of_scripts() {
         let mut script = ScriptConfig::default();
-        let told = |script: &ScriptConfig| scripts(&Config { script: Some(script.clone()), ..Config::default() });
-        assert_eq!(told(&script), "in the sandbox, \"no-namespaces\" at least; 30s by default, 120s at most");
+        let found = |script: &ScriptConfig| scripts(&Config { script: Some(script.clone()), ..Config::default() });
+        assert_eq!(found(&script), "in the sandbox, \"no-namespaces\" at least; 30s by default, 120s at most");
         script.runner = RunnerKind::Local;
-        assert_eq!(told(&script), "kept in by nothing; 30s by default, 120s at most");
+        assert_eq!(found(&script), "kept in by nothing; 30s by default, 120s at most");
         script.runner = RunnerKind::Kubernetes;
-        insta::assert_snapshot!(told(&script), @"in pods of python:3.12-slim in namespace `rockbot-scripts`; 30s by default, 120s at most");
+        insta::assert_snapshot!(found(&script), @"in pods of python:3.12-slim in namespace `rockbot-scripts`; 30s by default, 120s at most");
         script.kubernetes.warm_pool = Some("python".to_owned());
-        insta::assert_snapshot!(told(&script), @"in sandboxes of the warm pool `python` in namespace `rockbot-scripts`; 30s by default, 120s at most");
+        insta::assert_snapshot!(found(&script), @"in sandboxes of the warm pool `python` in namespace `rockbot-scripts`; 30s by default, 120s at most");
     }
 
     #[test]

@@ -65,7 +65,7 @@ enum ClientProgram {
 }
 
 impl ClientProgram {
-    /// The member of the file that holds the servers.
+    /// The field of the file that holds the servers.
     const fn section(self) -> &'static str {
         match self {
             Self::VsCode => "servers",
@@ -190,16 +190,16 @@ fn entry(args: &ConnectArgs, config: &Config, sources: &Sources) -> Result<Value
     Ok(Value::Object(entry))
 }
 
-/// The address by which a program of this machine reaches one that is listened on.
+/// The address by which a program of this machine reaches a listener.
 fn reachable(listen: SocketAddr) -> SocketAddr {
     let ip = if listen.ip().is_unspecified() { IpAddr::V4(Ipv4Addr::LOCALHOST) } else { listen.ip() };
     SocketAddr::new(ip, listen.port())
 }
 
-/// Members of an object, as they are written.
+/// Fields of an object, as they are written.
 type Fields<'a> = BTreeMap<String, &'a RawValue>;
 
-/// The text of a file with the entry in it. All else stays as it is written.
+/// The text of a file with the entry in it. Everything else is unchanged.
 fn with_entry(text: &str, section: &str, name: &str, entry: &Value, may_replace: bool) -> Result<String, String> {
     if text.trim().is_empty() {
         return Ok(format!("{:#}\n", json!({section: {name: entry}})));
@@ -229,7 +229,7 @@ fn with_entry(text: &str, section: &str, name: &str, entry: &Value, may_replace:
     Ok(spliced(text, start, start + known.get().len(), &indented(entry, indent_at(text, start))))
 }
 
-/// The text with a member at the end of `object`, a part of it that has `fields`.
+/// The text with a field at the end of `object`, a part of it that has `fields`.
 fn inserted(text: &str, object: &str, fields: &Fields<'_>, name: &str, value: &Value) -> String {
     let last = fields.values().max_by_key(|value| offset(text, value.get()));
     let key = Value::from(name);
@@ -254,7 +254,7 @@ fn offset(text: &str, part: &str) -> usize {
     part.as_ptr().addr().saturating_sub(text.as_ptr().addr())
 }
 
-/// The space at the beginning of the line of a place.
+/// The indentation of the line at a position.
 fn indent_at(text: &str, at: usize) -> &str {
     let before = text.get(..at).unwrap_or_default();
     let line = before.get(before.rfind('\n').map_or(0, |end| end + 1)..).unwrap_or_default();
@@ -306,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn an_entry_of_the_same_name_is_replaced_only_if_that_is_asked_for() {
+    fn an_entry_of_the_same_name_is_replaced_only_on_request() {
         let text = "{\"mcpServers\": {\"toolbus\": {\"command\": \"old\"}, \"b\": {}}}";
         assert!(entered(text, false).unwrap_err().contains("--force"));
         let next = entered(text, true).unwrap();
@@ -315,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_takes_no_entry_stays_as_it_is_and_says_why() {
+    fn a_file_that_takes_no_entry_stays_as_it_is_and_the_error_has_the_reason() {
         let why = |text: &str| entered(text, true).unwrap_err();
         for text in ["{ // mine\n}", "{"] {
             assert!(why(text).starts_with("it is not plain JSON (") && why(text).contains("line 1"), "{text}");
@@ -328,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn a_client_asks_the_address_that_this_machine_has() {
+    fn a_wildcard_address_becomes_loopback_for_clients() {
         assert_eq!(reachable("0.0.0.0:8471".parse().unwrap()).to_string(), "127.0.0.1:8471");
         assert_eq!(reachable("192.0.2.7:1".parse().unwrap()).to_string(), "192.0.2.7:1");
         assert_eq!(ClientProgram::ClaudeDesktop.file(&BTreeMap::new()), None);

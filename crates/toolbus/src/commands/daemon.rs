@@ -40,13 +40,13 @@ pub struct ReloadArgs {
     daemon: DaemonArgs,
 }
 
-/// Prints how the daemon is.
+/// Prints the state of the daemon.
 ///
 /// # Errors
 ///
-/// If no daemon answers, or nothing can be printed.
+/// If no daemon responds, or nothing can be printed.
 pub async fn status(args: StatusArgs, operator: &Operator) -> Result<ExitCode, TargetError> {
-    let response: Value = args.daemon.open(operator).await?.ask(Method::GET, "/v1/status").await?;
+    let response: Value = args.daemon.open(operator).await?.send(Method::GET, "/v1/status").await?;
     let is_ready = response.get("ready").and_then(Value::as_bool).unwrap_or_default();
     let text = match operator.output {
         OutputFormat::Json => as_json(&response),
@@ -59,14 +59,14 @@ pub async fn status(args: StatusArgs, operator: &Operator) -> Result<ExitCode, T
     Ok(ExitCode::from(u8::from(!is_ready)))
 }
 
-/// Reloads, and prints what came of it.
+/// Reloads, and prints the report.
 ///
 /// # Errors
 ///
-/// If no daemon answers, or nothing can be printed.
+/// If no daemon responds, or nothing can be printed.
 pub async fn reload(args: ReloadArgs, operator: &Operator) -> Result<ExitCode, TargetError> {
     let client = args.daemon.open(operator).await?;
-    let report: ReloadReport = client.ask_within(RELOAD_TIME, Method::POST, "/v1/reload").await?;
+    let report: ReloadReport = client.send_within(RELOAD_TIME, Method::POST, "/v1/reload").await?;
     let printed = match operator.output {
         OutputFormat::Json => writeln!(io::stdout(), "{}", as_json(&report)),
         OutputFormat::Table => writeln!(io::stdout(), "{}", reloaded(&report)),
@@ -193,7 +193,7 @@ fn reloaded(report: &ReloadReport) -> String {
     lines.join("\n")
 }
 
-/// Says why a daemon is not ready.
+/// The reason why a daemon is not ready.
 pub(super) fn reason(blocker: &Blocker) -> String {
     match blocker {
         Blocker::Draining => "it finishes its calls and takes no new ones".to_owned(),

@@ -49,15 +49,15 @@ pub enum DemoError {
     /// The bus could not be set up.
     #[error(transparent)]
     LocalDaemon(#[from] LocalDaemonError),
-    /// There was no answer.
+    /// No reply came.
     #[error(transparent)]
     Client(#[from] ClientError),
-    /// A call was not answered as it should be.
+    /// A call did not get the expected reply.
     #[error("{0}: expected {1}, got {2}")]
     Unexpected(&'static str, &'static str, String),
 }
 
-/// One call to show: what it is about, the request, and the outcome that it must have.
+/// One call to show: its title, the request, and the expected outcome.
 struct Scene {
     title: &'static str,
     tool: &'static str,
@@ -66,11 +66,11 @@ struct Scene {
     outcome: &'static str,
 }
 
-/// Gives the demonstration.
+/// Runs the demonstration.
 ///
 /// # Errors
 ///
-/// If the demonstration's daemon does not start, or a call is not answered as expected.
+/// If the demonstration's daemon does not start, or a call does not get the expected reply.
 pub async fn run(_: DemoArgs, context: &Context) -> Result<ExitCode, DemoError> {
     let listener = TcpListener::bind("127.0.0.1:0").await?;
     let backend = listener.local_addr()?;
@@ -120,7 +120,7 @@ async fn show(config: &Config, session: &LocalDaemon) -> Result<(), DemoError> {
     session.ready(CONNECT_TIME).await?;
     let client = Client::connect(session.bus(), topic, CONNECT_TIME).await?;
     let bold = Style::new().bold();
-    say(format_args!(
+    print(format_args!(
         "{bold}Toolbus on {}{bold:#}: requests go to topic `{topic}`, as an agent's would.\n",
         config.bus.url
     ))?;
@@ -134,20 +134,23 @@ async fn show(config: &Config, session: &LocalDaemon) -> Result<(), DemoError> {
 async fn play(client: &Client, scene: &Scene) -> Result<(), DemoError> {
     let (bold, dimmed) = (Style::new().bold(), Style::new().dimmed());
     let request = client.request(scene.tool, scene.arguments.as_object(), Some(scene.budget), None);
-    say(format_args!("{bold}{}{bold:#}", scene.title))?;
-    say(format_args!("  {dimmed}→{dimmed:#} {}", String::from_utf8_lossy(&request.body)))?;
+    print(format_args!("{bold}{}{bold:#}", scene.title))?;
+    print(format_args!("  {dimmed}→{dimmed:#} {}", String::from_utf8_lossy(&request.body)))?;
     let begun = Clock::SYSTEM.now();
     let reply = client.send(&request, scene.budget + CONNECT_TIME).await?;
     let elapsed = Clock::SYSTEM.since(begun);
     let outcome = outcome(&reply);
     let colour = if outcome == "ok" { AnsiColor::Green } else { AnsiColor::Yellow }.on_default();
-    say(format_args!("  {dimmed}←{dimmed:#} {}", String::from_utf8_lossy(&reply.body)))?;
-    say(format_args!("  {colour}{outcome}{colour:#} {dimmed}after {:.1} ms{dimmed:#}\n", elapsed.as_secs_f64() * 1e3))?;
+    print(format_args!("  {dimmed}←{dimmed:#} {}", String::from_utf8_lossy(&reply.body)))?;
+    print(format_args!(
+        "  {colour}{outcome}{colour:#} {dimmed}after {:.1} ms{dimmed:#}\n",
+        elapsed.as_secs_f64() * 1e3
+    ))?;
     scene.check(&reply).map(drop)
 }
 
 impl Scene {
-    /// The outcome, if it is the one that the scene must have.
+    /// The outcome, if it is the expected one.
     fn check(&self, reply: &CallReply) -> Result<String, DemoError> {
         let outcome = outcome(reply);
         if outcome == self.outcome {
@@ -178,7 +181,7 @@ async fn measure(client: &Client) -> Result<(), DemoError> {
     let total: Duration = latencies.iter().sum();
     let percentile = |share: usize| latencies.get((MEASURED - 1) * share / 100).copied().unwrap_or_default();
     let milliseconds = |time: Duration| time.as_secs_f64() * 1e3;
-    say(format_args!(
+    print(format_args!(
         "Latency of {MEASURED} calls of `echo`, one at a time: p50 {:.3} ms, p95 {:.3} ms, p99 {:.3} ms ({:.0} calls/s).",
         milliseconds(percentile(50)),
         milliseconds(percentile(95)),
@@ -186,17 +189,17 @@ async fn measure(client: &Client) -> Result<(), DemoError> {
         MEASURED as f64 / total.as_secs_f64(),
     ))?;
     if cfg!(debug_assertions) {
-        say(format_args!("This is a debug build; one with `--release` is some ten times faster."))?;
+        print(format_args!("This is a debug build; one with `--release` is some ten times faster."))?;
     }
     Ok(())
 }
 
 fn farewell(url: &BusUrl) -> Result<(), DemoError> {
     match url {
-        BusUrl::Embedded => say(format_args!(
+        BusUrl::Embedded => print(format_args!(
             "\nThe same against RabbitMQ, where any AMQP client can take part:\n  toolbus demo --bus-url amqp://guest:guest@127.0.0.1:5672/%2f"
         )),
-        BusUrl::Amqp(_) => say(format_args!(
+        BusUrl::Amqp(_) => print(format_args!(
             "\nThe daemon of this demonstration ends, and its queues and exchanges go with it. Start one to keep:\n  toolbus serve --bus-url amqp://USER:PASSWORD@HOST:5672/%2f"
         )),
     }
@@ -254,7 +257,7 @@ fn configuration(context: &Context, port: u16) -> Result<Config, Problems> {
             {{ name = "slow_report", description = "A report that takes a minute", url = "http://127.0.0.1:{port}/slow", effect = "read-only" }},
         ]"#
     );
-    // On a broker that others use, the demonstration keeps to names of its own: it must not take their calls.
+    // On a shared broker, the demonstration has its own names: it must not take the calls of others.
     let settings = [
         ("bus.exchange", "toolbus.demo"),
         ("bus.dead_letter_exchange", "toolbus.demo.dlx"),
@@ -295,7 +298,7 @@ fn weather_service() -> Router {
     Router::new().route("/weather", get(weather)).route("/slow", get(slow))
 }
 
-fn say(text: std::fmt::Arguments<'_>) -> io::Result<()> {
+fn print(text: std::fmt::Arguments<'_>) -> io::Result<()> {
     ignore_broken_pipe(writeln!(anstream::stdout(), "{text}"))
 }
 
@@ -305,7 +308,7 @@ mod tests {
     use crate::config::Sources;
 
     #[test]
-    fn the_demonstration_has_its_tools_whatever_the_configuration_says() {
+    fn the_demonstration_has_its_tools_with_any_configuration() {
         let overrides = vec![
             Override::new("tools.time", "false"),
             Override::new("tools.echo", "true"),

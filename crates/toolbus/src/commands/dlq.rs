@@ -13,15 +13,15 @@ use toolbus_config::expected;
 use self::letter::WholeLetter;
 use self::report::{DlqOutcome, LeftLetter, LetterList, ProgressLine, letters, table};
 use self::selection::LetterFilter;
-use super::{Context, MISTAKE, as_json, one_line, told};
+use super::{Context, MISTAKE, as_json, one_line, reported};
 use crate::app;
 use crate::config::Config;
 use crate::dead_letters::{Letter, LetterBroker, LetterQueue, letter_queues, reasons};
 use crate::terminal::{OutputFormat, ignore_broken_pipe, is_yes, printable};
 
-/// Letters that `list` shows, unless --limit says otherwise.
+/// Letters that `list` shows without --limit.
 const LISTED: usize = 100;
-/// Letters that `show` shows, unless --limit says otherwise.
+/// Letters that `show` shows without --limit.
 const SHOWN: usize = 10;
 /// Letters that are left after a replay, shown with their reason.
 const MAX_LEFT: usize = 20;
@@ -88,13 +88,13 @@ fn check_reason(reason: &str) -> Result<(), DlqError> {
     )))
 }
 
-/// Why there is no answer.
+/// Why the command failed.
 #[derive(Debug, thiserror::Error)]
 pub enum DlqError {
     /// The command cannot be run like this.
     #[error("{0}")]
     Usage(String),
-    /// The question whether to remove letters was not answered with yes.
+    /// The operator did not confirm the removal.
     #[error("nothing was removed")]
     Declined,
     /// The broker.
@@ -106,9 +106,9 @@ pub enum DlqError {
 }
 
 impl DlqError {
-    /// Tells the error; what is left of it is the exit code.
-    pub(crate) fn tell(&self) -> u8 {
-        told(self);
+    /// Prints the error, and returns its exit code.
+    pub(crate) fn report(&self) -> u8 {
+        reported(self);
         if matches!(self, Self::Usage(_)) { MISTAKE } else { 1 }
     }
 }
@@ -150,7 +150,7 @@ struct DlqWork<'a> {
 }
 
 impl DlqWork<'_> {
-    /// Opens the queues that are meant. Without a name, those that exist.
+    /// Opens the selected queues; without a name, those that exist.
     async fn queues(&self, selection: &LetterFilter) -> Result<Vec<(LetterQueue, DeadLetterQueue<'_>)>, DlqError> {
         let queues = letter_queues(self.config, selection.queue.as_deref()).map_err(DlqError::Usage)?;
         Ok(self.broker.open(queues).await?)
@@ -233,7 +233,7 @@ impl DlqWork<'_> {
             }
             queue.end().await?;
         }
-        self.tell(&outcome)
+        self.report(&outcome)
     }
 
     async fn drop(&self, selection: &LetterFilter, yes: bool) -> Result<ExitCode, DlqError> {
@@ -255,7 +255,7 @@ impl DlqWork<'_> {
                 names.push(queue.name().to_owned());
             }
         }
-        // While the question is open, the broker holds what was read: exactly that is removed.
+        // While the operator decides, the broker holds the letters that were read: exactly these are removed.
         let count = chosen.len();
         if count > 0 && !yes {
             let question = format!("Remove {} of {} for ever? [y/N] ", letters(count), names.join(", "));
@@ -276,10 +276,10 @@ impl DlqWork<'_> {
         for (_, queue) in queues {
             queue.end().await?;
         }
-        self.tell(&DlqOutcome { dropped: Some(count), ..DlqOutcome::default() })
+        self.report(&DlqOutcome { dropped: Some(count), ..DlqOutcome::default() })
     }
 
-    fn tell(&self, outcome: &DlqOutcome) -> Result<ExitCode, DlqError> {
+    fn report(&self, outcome: &DlqOutcome) -> Result<ExitCode, DlqError> {
         let text = match self.output {
             OutputFormat::Json => as_json(outcome),
             OutputFormat::Table => outcome.in_words(),

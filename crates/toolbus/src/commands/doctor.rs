@@ -1,4 +1,4 @@
-//! `toolbus doctor`: what is wrong with an installation, and what mends it.
+//! `toolbus doctor`: the problems of an installation, and how to mend them.
 
 mod broker;
 mod configuration;
@@ -28,7 +28,7 @@ use crate::terminal::{OutputFormat, ignore_broken_pipe};
 
 /// Subject of findings on the store, which the daemon has, too.
 const STORE: &str = "store";
-/// Longest wait for one answer of others.
+/// Longest wait for a broker, a store, a server or a daemon.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Longest text of a finding, in characters.
 const MAX_TEXT: usize = 800;
@@ -64,7 +64,7 @@ enum Verdict {
     Problem,
 }
 
-/// All findings, with the number of those that matter.
+/// All findings, with the numbers of problems and warnings.
 #[derive(Debug, Serialize)]
 struct Report {
     problems: usize,
@@ -72,7 +72,7 @@ struct Report {
     findings: Vec<Finding>,
 }
 
-/// Examines the installation, and prints what was found.
+/// Examines the installation, and prints the findings.
 ///
 /// # Errors
 ///
@@ -95,7 +95,7 @@ pub async fn run(args: DoctorArgs, operator: &Operator) -> Result<ExitCode, Targ
             let redactor = app::redactor(config);
             ([configuration, broker, telemetry, programs, servers, store].concat(), redactor)
         }
-        // The other parts are looked for by what it says.
+        // The other parts are found by the configuration.
         Err(problems) => (configuration::mistakes(&problems), Redactor::default()),
     };
     let report = Report::new(findings.into_iter().chain(running.findings), &redactor);
@@ -124,7 +124,7 @@ impl Finding {
         Self::new(subject, Verdict::Problem, text)
     }
 
-    /// The same, with what mends it.
+    /// The same, with advice.
     fn mended_by(self, mend: impl Into<String>) -> Self {
         Self { mend: Some(mend.into()), ..self }
     }
@@ -140,7 +140,7 @@ impl Report {
         Self { problems: count(Verdict::Problem), warnings: count(Verdict::Warning), findings }
     }
 
-    /// A line for each finding, with what mends it below; then their number.
+    /// A line for each finding, with its advice below; then their number.
     fn in_words(&self) -> String {
         let line = |Finding { subject, verdict, text, mend }: &Finding| {
             let (style, verdict) = match verdict {
@@ -166,7 +166,7 @@ fn counted(count: usize, what: &str) -> String {
     }
 }
 
-/// Rights of a file or folder; `None` if it cannot be looked at.
+/// Rights of a file or folder; `None` if they cannot be read.
 fn mode(path: &Path) -> Option<u32> {
     Some(fs::metadata(path).ok()?.permissions().mode())
 }
@@ -176,7 +176,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_finding_is_a_line_with_what_mends_it_below() {
+    fn a_finding_is_a_line_with_its_advice_below() {
         let findings = [
             Finding::ok("broker", "RabbitMQ 3.10.8"),
             Finding::warning("configuration", "two\nlines\u{7}").mended_by("chmod o-r \u{1b}x"),

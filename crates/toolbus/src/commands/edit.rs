@@ -16,7 +16,7 @@ const PRIVATE: u32 = 0o600;
 /// Permissions of another new file, before the mask of the process.
 const PUBLIC: u32 = 0o666;
 
-/// The next content of a file, written beside it; removed unless it is put in place.
+/// The next content of a file, written beside it; removed unless [`Self::keep`] renames it.
 pub(super) struct NewFile {
     target: PathBuf,
     path: PathBuf,
@@ -63,7 +63,7 @@ impl NewFile {
     ///
     /// If nothing can be written beside it, or the file cannot be given to the owner.
     pub(super) fn new(target: &Path, text: &str, is_private: bool) -> Result<Self, TargetError> {
-        // A link stays one, and leads to what is new.
+        // A link stays one, and leads to the new file.
         let target = target.canonicalize().unwrap_or_else(|_| target.to_owned());
         let name = target.file_name().unwrap_or_default().to_string_lossy();
         let path = target.with_file_name(format!(".{}.{name}", std::process::id()));
@@ -95,12 +95,12 @@ impl NewFile {
         Ok(draft)
     }
 
-    /// Where it is until it is put in place.
+    /// The path of the draft.
     pub(super) fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Puts it in place of what is there, or, unless it `may_replace` that, of nothing.
+    /// Renames it to its path, where it replaces a file only if it `may_replace` one.
     ///
     /// # Errors
     ///
@@ -129,7 +129,7 @@ fn failed(path: &Path, what: &str, error: &io::Error) -> TargetError {
     TargetError::Usage(format!("`{}` cannot be {what}: {error}", path.display()))
 }
 
-/// The permissions of a file that its owner cannot give to its group: another group may do no more than everybody.
+/// The permissions of a file that its owner cannot give to its group: another group may do no more than others.
 fn for_any_group(mode: u32) -> u32 {
     mode & !0o070 | (mode & 0o007) << 3 & mode
 }
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn a_group_that_is_another_may_do_no_more_than_everybody() {
+    fn a_changed_group_gets_no_more_rights_than_others() {
         for (before, after) in [(0o640, 0o600), (0o644, 0o644), (0o664, 0o644), (0o600, 0o600), (0o604, 0o604)] {
             assert_eq!(for_any_group(before), after, "{before:o}");
         }

@@ -1,4 +1,4 @@
-//! `toolbus explain`: would this call be run, and if not, what refuses it?
+//! `toolbus explain`: whether a call would be run, and the gate that refuses it.
 
 use std::io::{self, Write};
 use std::process::ExitCode;
@@ -38,11 +38,11 @@ pub struct ExplainArgs {
     target: TargetArgs,
 }
 
-/// Asks, and prints the gates.
+/// Sends the request, and prints the gates.
 ///
 /// # Errors
 ///
-/// If the daemon does not answer or refuses, or standard output is closed.
+/// If the daemon does not respond or refuses, or standard output is closed.
 pub async fn run(args: ExplainArgs, operator: &Operator) -> Result<ExitCode, TargetError> {
     let words = args.arguments;
     let arguments = arguments::parse(&words).map_err(|error| TargetError::Usage(error.to_string()))?;
@@ -88,7 +88,7 @@ fn gates(explained: &Explained) -> String {
 fn refusal(gate: &GateResult) -> String {
     let step = one_line(&gate.step);
     match &gate.told {
-        Some(told) if *told != gate.text => format!("refused at {step}; the caller is told: {}", one_line(told)),
+        Some(text) if *text != gate.text => format!("refused at {step}; the caller is told: {}", one_line(text)),
         _ => format!("refused at {step}"),
     }
 }

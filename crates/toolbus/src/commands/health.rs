@@ -10,7 +10,7 @@ use super::Context;
 use crate::http::admin::client::{ProbeError, probe};
 use crate::terminal::OutputFormat;
 
-/// Longest wait for an answer.
+/// Longest wait for the response.
 const PATIENCE: Duration = Duration::from_secs(3);
 
 /// Asks the daemon that listens on http.listen whether it is ready: exit code 0 when it is, 1 when it is not.
@@ -21,15 +21,15 @@ pub struct HealthArgs {
     live: bool,
 }
 
-/// Asks.
+/// Probes the daemon.
 ///
 /// # Errors
 ///
-/// If no daemon answers.
+/// If no daemon responds.
 pub async fn run(args: HealthArgs, context: &Context) -> Result<ExitCode, ProbeError> {
     let path = if args.live { "/livez" } else { "/readyz" };
     let (status, body) = probe(context.config.http.listen, path, PATIENCE).await?;
-    // A health check looks at the exit code; the text is for people. Only /livez has one that is no JSON.
+    // A health check reads the exit code; the text is for people. Only that of /livez is no JSON.
     let text = body.trim_end();
     let shown = match context.output {
         OutputFormat::Json if serde_json::from_str::<Value>(text).is_err() => json!({"status": text}).to_string(),

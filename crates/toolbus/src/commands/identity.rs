@@ -1,14 +1,14 @@
-//! Who a call of `toolbus call` is to the daemon.
+//! The identity that a call of `toolbus call` has for the daemon.
 
 use toolbus_core::caller::{AgentName, Caller, IdentitySource};
 
 use crate::config::{BusUrl, Config};
 
-/// Refuses a call for another agent than the daemon would take it for, and one that it would not take at all.
+/// Refuses a call for an agent that the daemon would not identify it as, and a call that it would not take at all.
 ///
 /// # Errors
 ///
-/// If the call cannot be the agent's: what to do instead.
+/// If the call cannot be the agent's: the next step.
 pub(super) fn check(wanted: Option<&AgentName>, seen: Option<&Caller>, config: &Config) -> Result<(), String> {
     let Some(seen) = seen else {
         let agent = config.identity.agent.as_ref().map_or("one", AgentName::as_str);
@@ -24,12 +24,12 @@ pub(super) fn check(wanted: Option<&AgentName>, seen: Option<&Caller>, config: &
     }
 }
 
-/// Who a call was, for the caller of one that was refused; `None` if that tells nothing.
+/// The identity of a refused call, for its caller; `None` where it explains nothing.
 pub(super) fn shown(seen: Option<&Caller>, config: &Config) -> Option<String> {
     let Some(seen) = seen else { return Some("to the daemon, this is no agent that it serves".to_owned()) };
     let is_unnamed = seen.agent.as_ref().is_some_and(|agent| agent.as_str() == toolbus_client::SOURCE);
     if config.agents.is_empty() {
-        // The daemon may have a configuration of its own.
+        // The daemon may have another configuration.
         let text = "the call named no agent: --as AGENT names one, which may have other tools";
         return (is_unnamed && config.bus.url != BusUrl::Embedded).then(|| text.to_owned());
     }
@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn an_agent_that_the_login_is_not_is_refused_with_what_to_do() {
+    fn an_agent_that_differs_from_the_login_is_refused_with_the_next_step() {
         let of_login = config("[identity]\nsource = 'broker'\nusers = { kai = 'ana' }\n[agents.ana]\n");
         let kai = seen(&of_login, Some("kai"), "bea");
         assert_eq!(check(Some(&agent("ana")), kai.as_ref(), &of_login), Ok(()));
@@ -92,13 +92,13 @@ mod tests {
     }
 
     #[test]
-    fn a_caller_that_was_refused_reads_who_it_was() {
+    fn a_refused_caller_is_shown_its_identity() {
         let of_login = config("[identity]\nsource = 'broker'\n[agents.ana]\n");
-        let told = |config: &Config, login| shown(seen(config, login, "toolbus-cli").as_ref(), config).unwrap();
-        insta::assert_snapshot!(told(&of_login, Some("kai")), @"to a daemon of this configuration, the login `kai` is the agent `kai`. It has no section in `agents`, and so no tool");
-        insta::assert_snapshot!(told(&of_login, Some("ana")), @"to a daemon of this configuration, the login `ana` is the agent `ana`");
-        insta::assert_snapshot!(told(&of_login, None), @"to a daemon of this configuration, without a login in bus.url it is no agent. It has no section in `agents`, and so no tool");
-        insta::assert_snapshot!(told(&config("[agents.ana]\n"), None), @"to a daemon of this configuration, it is the agent `toolbus-cli`, as it named none (use --as AGENT). It has no section in `agents`, and so no tool");
+        let text_for = |config: &Config, login| shown(seen(config, login, "toolbus-cli").as_ref(), config).unwrap();
+        insta::assert_snapshot!(text_for(&of_login, Some("kai")), @"to a daemon of this configuration, the login `kai` is the agent `kai`. It has no section in `agents`, and so no tool");
+        insta::assert_snapshot!(text_for(&of_login, Some("ana")), @"to a daemon of this configuration, the login `ana` is the agent `ana`");
+        insta::assert_snapshot!(text_for(&of_login, None), @"to a daemon of this configuration, without a login in bus.url it is no agent. It has no section in `agents`, and so no tool");
+        insta::assert_snapshot!(text_for(&config("[agents.ana]\n"), None), @"to a daemon of this configuration, it is the agent `toolbus-cli`, as it named none (use --as AGENT). It has no section in `agents`, and so no tool");
         let without = |text: &str, source| shown(seen(&config(text), None, source).as_ref(), &config(text));
         let remote = "[bus]\nurl = 'amqp://broker'\n";
         insta::assert_snapshot!(without(remote, "toolbus-cli").unwrap(), @"the call named no agent: --as AGENT names one, which may have other tools");

@@ -17,8 +17,8 @@ use crate::terminal::ignore_broken_pipe;
 
 /// The file that is written unless another is named.
 pub(super) const FILE: &str = "toolbus.toml";
-/// Longest answer that is read, in bytes.
-const MAX_ANSWER: u64 = 4096;
+/// Longest line of input that is read, in bytes.
+const MAX_INPUT: u64 = 4096;
 
 const HEAD: &str = "\
 # Configuration of Toolbus, written by `toolbus init`.
@@ -39,7 +39,7 @@ const TOOLS: &str = "
 time = true
 ";
 
-/// Without a broker there is no login to tell callers apart by, and no other program on the bus.
+/// Without a broker there is no login to distinguish callers by, and no other program on the bus.
 const EMBEDDED: &str = "
 # How callers are told apart: by what they say, because nothing but this daemon is on its bus.
 [identity]
@@ -138,12 +138,12 @@ impl Offer {
     }
 }
 
-/// The offers that an answer names.
-fn offers(answer: &str) -> Result<Vec<Offer>, TargetError> {
-    if answer == "all" {
+/// The offers that a line of input names.
+fn offers(choice: &str) -> Result<Vec<Offer>, TargetError> {
+    if choice == "all" {
         return Ok(Offer::value_variants().to_vec());
     }
-    let names = answer.split(',').map(str::trim).filter(|name| !name.is_empty());
+    let names = choice.split(',').map(str::trim).filter(|name| !name.is_empty());
     let offer = |name| {
         Offer::from_str(name, true).map_err(|_| {
             TargetError::Usage(format!("`{name}` is none of scripts, web, memory, schedules, agents, and all"))
@@ -156,7 +156,7 @@ fn offers(answer: &str) -> Result<Vec<Offer>, TargetError> {
 ///
 /// # Errors
 ///
-/// If the file is there already, the answers make no valid configuration, the file of MCP servers cannot be read, or
+/// If the file exists already, the input makes no valid configuration, the file of MCP servers cannot be read, or
 /// nothing can be written.
 pub fn run(args: InitArgs, operator: &Operator, named: Option<PathBuf>) -> Result<ExitCode, TargetError> {
     let InitArgs { file, mut agents, mut login, mut servers_file, echo, mut tools, all, yes, force } = args;
@@ -172,22 +172,22 @@ pub fn run(args: InitArgs, operator: &Operator, named: Option<PathBuf>) -> Resul
     let mut url = given.map(|given| given.value.clone());
     if !yes && io::stdin().is_terminal() {
         if url.is_none() {
-            url = asked("Broker, such as amqp://user:password@host/vhost (empty: none, a bus inside the daemon)")?;
+            url = prompted("Broker, such as amqp://user:password@host/vhost (empty: none, a bus inside the daemon)")?;
         }
         if agents.is_empty()
-            && let Some(name) = asked("Agent that may use every tool (empty: whoever calls may)")?
+            && let Some(name) = prompted("Agent that may use every tool (empty: whoever calls may)")?
         {
             agents.push(AgentName::parse(&name).map_err(|error| TargetError::Usage(format!("`{name}` {error}")))?);
         }
         if let (Some(url), Some(agent), None) = (&url, agents.first(), &login) {
             let usual = own_login(url).unwrap_or_else(|| agent.to_string());
-            login = asked(&format!("Login of {agent} at the broker (empty: {usual})"))?;
+            login = prompted(&format!("Login of {agent} at the broker (empty: {usual})"))?;
         }
         if servers_file.is_none() {
-            servers_file = asked("File with MCP servers of another program (empty: none)")?.map(PathBuf::from);
+            servers_file = prompted("File with MCP servers of another program (empty: none)")?.map(PathBuf::from);
         }
         if tools.is_empty()
-            && let Some(names) = asked("More tools: scripts, web, memory, schedules, agents, or all (empty: none)")?
+            && let Some(names) = prompted("More tools: scripts, web, memory, schedules, agents, or all (empty: none)")?
         {
             tools = offers(&names)?;
         }
@@ -248,7 +248,7 @@ fn text(
         let _ = writeln!(text, "users = {{ {} = {} }}", key(login), quoted(agent.as_str()));
     }
     if url.is_some() && !agents.is_empty() {
-        // Said, so that `check` need not ask whether agents without a login are meant.
+        // Written, so that `check` does not warn about agents without a login.
         text += "unknown = \"deny\"\n";
     }
     if agents.is_empty() {
@@ -276,13 +276,13 @@ fn text(
     text + REST
 }
 
-/// Asks for a line; `None` if it is empty.
-fn asked(question: &str) -> Result<Option<String>, TargetError> {
+/// Prompts for a line; `None` if it is empty.
+fn prompted(question: &str) -> Result<Option<String>, TargetError> {
     let mut out = io::stdout();
     write!(out, "{question}: ")?;
     out.flush()?;
     let mut line = String::new();
-    io::Read::take(io::stdin().lock(), MAX_ANSWER).read_line(&mut line)?;
+    io::Read::take(io::stdin().lock(), MAX_INPUT).read_line(&mut line)?;
     Ok(Some(line.trim().to_owned()).filter(|line| !line.is_empty()))
 }
 

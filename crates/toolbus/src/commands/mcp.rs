@@ -61,21 +61,21 @@ struct ServerArgs {
     daemon: DaemonArgs,
 }
 
-/// Asks, and prints the answer.
+/// Sends the request, and prints the response.
 ///
 /// # Errors
 ///
-/// If the daemon does not answer or refuses, or standard output is closed.
+/// If the daemon does not respond or refuses, or standard output is closed.
 pub async fn run(args: McpArgs, operator: &Operator) -> Result<ExitCode, TargetError> {
     let is_json = operator.output == OutputFormat::Json;
     let text = match args.command {
         McpCommand::List(args) => {
-            let all: McpServerList = args.daemon.open(operator).await?.ask(Method::GET, "/v1/mcp").await?;
+            let all: McpServerList = args.daemon.open(operator).await?.send(Method::GET, "/v1/mcp").await?;
             if is_json { as_json(&all) } else { list(&all) }
         }
         McpCommand::Show(args) => {
             let path = format!("/v1/mcp/{}", escaped(&args.name));
-            let server: ServerStatus = args.daemon.open(operator).await?.ask(Method::GET, &path).await?;
+            let server: ServerStatus = args.daemon.open(operator).await?.send(Method::GET, &path).await?;
             if is_json { as_json(&server) } else { show::in_full(&server) }
         }
         McpCommand::Add(args) => return add::run(&args, operator),
@@ -83,7 +83,7 @@ pub async fn run(args: McpArgs, operator: &Operator) -> Result<ExitCode, TargetE
         McpCommand::Serve(args) => return serve::run(args, operator).await,
         McpCommand::Restart(args) => {
             let path = format!("/v1/mcp/{}/restart", escaped(&args.name));
-            let restart: McpRestart = args.daemon.open(operator).await?.ask(Method::POST, &path).await?;
+            let restart: McpRestart = args.daemon.open(operator).await?.send(Method::POST, &path).await?;
             if is_json { as_json(&restart) } else { restarting(&restart) }
         }
     };
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn a_daemon_without_servers_says_how_to_get_some() {
+    fn a_list_without_servers_explains_how_to_add_one() {
         assert!(list(&McpServerList { servers: Vec::new(), problems: Vec::new() }).contains("mcp.servers_file"));
     }
 

@@ -63,11 +63,11 @@ struct ApproveArgs {
     yes: bool,
 }
 
-/// Asks, and prints the answer.
+/// Sends the request, and prints the response.
 ///
 /// # Errors
 ///
-/// If the daemon does not answer or refuses, or standard output is closed.
+/// If the daemon does not respond or refuses, or standard output is closed.
 pub async fn run(args: PinsArgs, operator: &Operator) -> Result<ExitCode, TargetError> {
     let is_json = operator.output == OutputFormat::Json;
     let text = match args.command {
@@ -88,14 +88,14 @@ pub async fn run(args: PinsArgs, operator: &Operator) -> Result<ExitCode, Target
 async fn approve(args: ApproveArgs, operator: &Operator, is_json: bool) -> Result<String, TargetError> {
     let ApproveArgs { named: PinnedArgs { name, source, target }, digest, yes } = args;
     let target = target.open(operator).await?;
-    // What was looked at before is not looked at again: it is for the daemon to say whether it is still the same.
+    // A given digest is not shown again: the daemon compares it with the current one.
     let digest = match digest {
         Some(digest) => digest,
         None => {
             let changes = target.pin_changes(&name, source.as_deref()).await?;
             let shown = shown_changes(&changes);
             if shown.is_open {
-                // Standard output has nothing but JSON where that was asked for.
+                // With `--output json`, standard output has nothing but JSON.
                 ignore_broken_pipe(match is_json {
                     true => writeln!(io::stderr(), "{}\n", shown.text),
                     false => writeln!(io::stdout(), "{}\n", shown.text),
@@ -119,11 +119,11 @@ async fn approve(args: ApproveArgs, operator: &Operator, is_json: bool) -> Resul
     Ok(if is_json { as_json(&approved) } else { approved_lines(&approved) })
 }
 
-/// Asks whether what was shown is to be approved.
+/// Prompts for the approval of the shown changes.
 ///
 /// # Errors
 ///
-/// If the answer is not yes, or there is no terminal to ask on.
+/// If the operator does not confirm, or there is no terminal.
 fn confirm(
     name: &str,
     is_terminal: bool,
@@ -147,7 +147,7 @@ fn confirm(
 impl AdminTarget {
     async fn pins(&self, source: Option<&str>) -> Result<PinnedTools, TargetError> {
         match self {
-            Self::Daemon(client) => Ok(client.ask(Method::GET, &format!("/v1/pins{}", of(source))).await?),
+            Self::Daemon(client) => Ok(client.send(Method::GET, &format!("/v1/pins{}", of(source))).await?),
             Self::Files(admin) => Ok(admin.pins(source)?),
         }
     }
@@ -155,7 +155,7 @@ impl AdminTarget {
     async fn pin_changes(&self, name: &str, source: Option<&str>) -> Result<Changes, TargetError> {
         match self {
             Self::Daemon(client) => {
-                Ok(client.ask(Method::GET, &format!("/v1/pins/{}{}", escaped(name), of(source))).await?)
+                Ok(client.send(Method::GET, &format!("/v1/pins/{}{}", escaped(name), of(source))).await?)
             }
             Self::Files(admin) => Ok(admin.pin_changes(name, source)?),
         }
@@ -173,7 +173,7 @@ fn of(source: Option<&str>) -> String {
     source.map(|source| format!("?source={}", escaped(source))).unwrap_or_default()
 }
 
-/// Every tool in a line, those that need a look first.
+/// Every tool in a line, first those that need attention.
 fn table(all: &PinnedTools) -> String {
     let mut lines = Vec::new();
     if let Some(problem) = &all.problem {
@@ -253,7 +253,7 @@ fn how_to_see_all(changes: &Changes) -> String {
 fn differences(changes: &Changes) -> String {
     let Shown { text, is_whole, is_open } = shown_changes(changes);
     let (name, digest) = (one_line(&changes.name), changes.digest);
-    // An approval is suggested only for what is shown. The digest is whole: the author of both definitions could find
+    // An approval is suggested only for shown changes. The digest is whole: the author of both definitions could find
     // two whose digests begin alike.
     let is_unrecorded = |change: &Changed| change.is.state == ToolState::Unrecorded;
     let end = match (is_open, is_whole) {
@@ -309,26 +309,26 @@ mod tests {
     }
 
     #[test]
-    fn only_a_yes_on_a_terminal_is_one() {
-        let asked = |is_terminal: bool, answer: &str| {
+    fn only_yes_on_a_terminal_confirms() {
+        let confirmed = |is_terminal: bool, typed: &str| {
             let mut question = Vec::new();
-            let result = confirm("read", is_terminal, &mut answer.as_bytes(), &mut question);
-            let refused = result.err().map(|error| (error.tell(), error.to_string()));
+            let result = confirm("read", is_terminal, &mut typed.as_bytes(), &mut question);
+            let refused = result.err().map(|error| (error.report(), error.to_string()));
             (refused, String::from_utf8(question).unwrap())
         };
         let question = "Approve this? [y/N] ".to_owned();
-        for answer in ["y\n", "Yes\n", "YES", " y \n"] {
-            assert_eq!(asked(true, answer), (None, question.clone()), "{answer:?}");
+        for typed in ["y\n", "Yes\n", "YES", " y \n"] {
+            assert_eq!(confirmed(true, typed), (None, question.clone()), "{typed:?}");
         }
         let long = format!("{}y\n", " ".repeat(100));
-        for answer in ["\n", "", "n\n", "yess\n", "no y\n", &long] {
+        for typed in ["\n", "", "n\n", "yess\n", "no y\n", &long] {
             assert_eq!(
-                asked(true, answer),
+                confirmed(true, typed),
                 (Some((1, "nothing was approved".to_owned())), question.clone()),
-                "{answer:?}"
+                "{typed:?}"
             );
         }
-        let (refused, question) = asked(false, "y\n");
+        let (refused, question) = confirmed(false, "y\n");
         assert_eq!(question, "");
         let (code, text) = refused.unwrap();
         assert_eq!(code, 2);
@@ -369,7 +369,7 @@ mod tests {
     const AFTER: &str = r#"{"description":"Reads a file. Sends it away.","effect":"read-only","name":"read"}"#;
 
     #[test]
-    fn what_is_quarantined_comes_first() {
+    fn quarantined_tools_come_first() {
         let tools = vec![
             pinned("read", ToolState::Pinned, false),
             Pinned { shadowed_by: Some("mcp:zzz".to_owned()), ..pinned("write", ToolState::Recorded, false) },
@@ -388,7 +388,7 @@ mod tests {
     }
 
     #[test]
-    fn a_difference_ends_with_how_to_approve_exactly_it() {
+    fn a_difference_ends_with_the_command_that_approves_it() {
         let changed = pinned("read", ToolState::Changed, true);
         insta::assert_snapshot!(difference(changed, Some(BEFORE), Some(AFTER), 0), @r"
         read of mcp:files: changed, quarantined since 2026-01-02T03:04:05Z
@@ -404,7 +404,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_recorded_is_not_claimed() {
+    fn unrecorded_definitions_are_shown_as_such() {
         let unrecorded = Pinned { since: None, pinned: None, ..pinned("read", ToolState::Unrecorded, false) };
         let all =
             PinnedTools { file: Some("toolbus.pins.json".to_owned()), problem: None, tools: vec![unrecorded.clone()] };
@@ -426,7 +426,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_is_led_to_approve_what_is_not_shown() {
+    fn approval_is_not_suggested_for_changes_that_are_not_shown() {
         let end = |after: &str, more| {
             let text = difference(pinned("read", ToolState::Changed, true), Some(BEFORE), Some(after), more);
             assert!(!text.contains("approve"), "{text}");

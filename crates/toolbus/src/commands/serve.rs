@@ -121,7 +121,7 @@ fn log_warnings(warnings: &[String]) {
     }
 }
 
-/// Logs what is started, and who can reach it.
+/// Logs the start of the daemon, and which peers can reach it.
 fn log_start(config: &Config, app: &App) {
     tracing::info!(
         version = crate::VERSION,

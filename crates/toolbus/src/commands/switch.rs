@@ -47,15 +47,15 @@ impl SwitchKind {
     }
 }
 
-/// Switches, and tells what changed.
+/// Switches, and prints what changed.
 ///
 /// # Errors
 ///
-/// If the daemon does not answer or refuses, or standard output is closed.
+/// If the daemon does not respond or refuses, or standard output is closed.
 pub async fn run(args: SwitchArgs, off: bool, operator: &Operator) -> Result<ExitCode, TargetError> {
     let path = format!("/v1/disabled/{}/{}", args.kind.name(), escaped(&args.name));
     let method = if off { Method::PUT } else { Method::DELETE };
-    let switching: Switching = args.daemon.open(operator).await?.ask(method, &path).await?;
+    let switching: Switching = args.daemon.open(operator).await?.send(method, &path).await?;
     let text = match operator.output {
         OutputFormat::Json => as_json(&switching),
         OutputFormat::Table => in_words(&switching),
@@ -82,13 +82,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_changed_is_told() {
-        let told = |disabled, changed| {
+    fn every_outcome_of_a_switch_is_reported() {
+        let words = |disabled, changed| {
             in_words(&Switching { kind: "tool".into(), name: "web\n".into(), disabled, changed, known: true })
         };
-        assert_eq!(told(true, true), "tool web  is switched off");
-        assert_eq!(told(true, false), "tool web  was switched off already");
-        assert_eq!(told(false, true), "tool web  is switched on again");
-        assert_eq!(told(false, false), "tool web  was not switched off");
+        assert_eq!(words(true, true), "tool web  is switched off");
+        assert_eq!(words(true, false), "tool web  was switched off already");
+        assert_eq!(words(false, true), "tool web  is switched on again");
+        assert_eq!(words(false, false), "tool web  was not switched off");
     }
 }

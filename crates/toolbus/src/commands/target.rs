@@ -1,4 +1,4 @@
-//! Whom commands for operators ask: the daemon that runs a configuration, or the configuration alone.
+//! The target of commands for operators: the daemon that runs a configuration, or the configuration alone.
 
 use std::borrow::Borrow;
 use std::fs::File;
@@ -14,7 +14,7 @@ use toolbus_telemetry::RecentCalls;
 use toolbus_trust::pins::Pins;
 use url::Url;
 
-use super::{MISTAKE, complain, note, told, warn};
+use super::{MISTAKE, complain, note, reported, warn};
 use crate::app::{self, AppError};
 use crate::config::{Config, Problems, Secret, Sources};
 use crate::http::NoServers;
@@ -25,11 +25,11 @@ use crate::http::admin::view::{
 use crate::http::admin::{Admin, FamilyViews, SwitchStore};
 use crate::terminal::OutputFormat;
 
-/// Variable that holds the token for a daemon that is asked over HTTP.
+/// Variable that holds the token for a daemon that is reached over HTTP.
 pub(crate) const TOKEN_VARIABLE: &str = "TOOLBUS_ADMIN_TOKEN";
 /// Largest file with a token, in bytes.
 const MAX_TOKEN: u64 = 64 * 1024;
-/// Exit code when no daemon answers.
+/// Exit code when no daemon responds.
 const NO_DAEMON: u8 = 7;
 
 /// The daemon that is asked: the one that runs the configuration, unless another is named.
@@ -77,7 +77,7 @@ pub struct Operator {
     pub output: OutputFormat,
 }
 
-/// Who answers.
+/// The target of a command.
 pub enum AdminTarget {
     /// A running daemon.
     Daemon(AdminClient),
@@ -85,7 +85,7 @@ pub enum AdminTarget {
     Files(Box<Admin>),
 }
 
-/// Why there is no answer.
+/// Why a command for operators failed.
 #[derive(Debug, thiserror::Error)]
 pub enum TargetError {
     /// The configuration cannot be used.
@@ -97,18 +97,18 @@ pub enum TargetError {
     /// The configuration cannot be put into practice.
     #[error(transparent)]
     App(#[from] AppError),
-    /// There is no socket to ask on.
+    /// The configuration has no socket.
     #[error("{0}")]
     NoSocket(&'static str),
     /// The command contradicts itself, or cannot be read.
     #[error("{0}")]
     Usage(String),
-    /// The question whether to go on was not answered with yes.
+    /// The operator did not confirm.
     #[error("{0}")]
     Declined(&'static str),
-    /// The running daemon.
+    /// The request to the running daemon failed.
     #[error(transparent)]
-    Ask(#[from] AdminClientError),
+    Client(#[from] AdminClientError),
     /// A daemon of another configuration has the socket.
     #[error("{address} is that of a daemon with {files}: name the files of that one with --config, or give --socket")]
     Other {
@@ -117,7 +117,7 @@ pub enum TargetError {
         /// The configuration that the daemon runs.
         files: String,
     },
-    /// The request, where the configuration alone answers.
+    /// The request to the configuration alone failed.
     #[error(transparent)]
     Api(#[from] ApiError),
     /// Nothing can be printed.
@@ -126,8 +126,8 @@ pub enum TargetError {
 }
 
 impl TargetError {
-    /// Tells the error; what is left of it is the exit code.
-    pub(crate) fn tell(&self) -> u8 {
+    /// Prints the error, and returns its exit code.
+    pub(crate) fn report(&self) -> u8 {
         match self {
             Self::Configuration(problems) => {
                 complain(problems);
@@ -135,18 +135,18 @@ impl TargetError {
                 MISTAKE
             }
             Self::Mistakes(problems) => complain(problems),
-            Self::Api(error) if error.is_failure() => told(self),
-            Self::Ask(AdminClientError::Refused(_))
+            Self::Api(error) if error.is_failure() => reported(self),
+            Self::Client(AdminClientError::Refused(_))
             | Self::NoSocket(_)
             | Self::Usage(_)
             | Self::Api(_)
             | Self::App(_) => {
-                told(self);
+                reported(self);
                 MISTAKE
             }
-            Self::Ask(AdminClientError::Failed(_)) | Self::Declined(_) | Self::Output(_) => told(self),
-            Self::Ask(_) | Self::Other { .. } => {
-                told(self);
+            Self::Client(AdminClientError::Failed(_)) | Self::Declined(_) | Self::Output(_) => reported(self),
+            Self::Client(_) | Self::Other { .. } => {
+                reported(self);
                 NO_DAEMON
             }
         }
@@ -154,7 +154,7 @@ impl TargetError {
 
     /// Whether no daemon runs the configuration, as far as this process can see.
     pub(super) const fn is_absence(&self) -> bool {
-        matches!(self, Self::Ask(AdminClientError::Unreachable { .. }) | Self::Other { .. } | Self::NoSocket(_))
+        matches!(self, Self::Client(AdminClientError::Unreachable { .. }) | Self::Other { .. } | Self::NoSocket(_))
     }
 }
 
@@ -163,7 +163,7 @@ impl DaemonArgs {
     ///
     /// # Errors
     ///
-    /// If the configuration cannot be used, or no daemon that runs it answers.
+    /// If the configuration cannot be used, or no daemon that runs it responds.
     pub async fn open(&self, operator: &Operator) -> Result<AdminClient, TargetError> {
         match self.named(operator)? {
             Some(client) => Ok(client),
@@ -209,17 +209,17 @@ impl DaemonArgs {
 }
 
 impl TargetArgs {
-    /// Finds the daemon as [`DaemonArgs::open`] does. With `--offline`, and where there is a configuration and no daemon that
-    /// runs it, the configuration alone answers; the second case is reported on standard error.
+    /// Finds the daemon as [`DaemonArgs::open`] does. With `--offline`, and where there is a configuration and no
+    /// daemon runs it, the target is the configuration alone; the second case is reported on standard error.
     ///
     /// # Errors
     ///
-    /// If the configuration cannot be used; or no daemon answers, and there is no configuration either.
+    /// If the configuration cannot be used; or no daemon responds, and there is no configuration either.
     pub async fn open(&self, operator: &Operator) -> Result<AdminTarget, TargetError> {
         self.find(operator, operator.is_configured()).await
     }
 
-    /// The same, for what the defaults can answer as well.
+    /// The same, for requests to which the defaults suffice.
     ///
     /// # Errors
     ///
@@ -255,7 +255,7 @@ impl Operator {
     }
 }
 
-/// The socket of a configuration; of one with mistakes, as far as it can be read: its daemon runs what it was before.
+/// The socket of a configuration; of one with mistakes, as far as it can be read: its daemon runs the previous version.
 fn socket(loaded: &Result<impl Borrow<Config>, impl Sized>, sources: &Sources) -> Option<PathBuf> {
     if let Ok(config) = loaded {
         return config.borrow().daemon.socket.clone();
@@ -270,10 +270,10 @@ pub(super) async fn running(socket: Option<PathBuf>, sources: &Sources) -> Resul
         return Err(TargetError::NoSocket(text));
     };
     let client = AdminClient::Socket(path);
-    let daemon: DaemonStatus = client.ask(Method::GET, "/v1/status").await?;
+    let daemon: DaemonStatus = client.send(Method::GET, "/v1/status").await?;
     let pairs = || daemon.files.iter().zip(&sources.files);
     let is_meant = daemon.files.len() == sources.files.len() && pairs().all(|(theirs, ours)| is_same(theirs, ours));
-    // Where no file is named or found, the daemon of this folder is meant, whatever it runs.
+    // Without a named or found file, the target is the daemon of this folder, whatever its configuration.
     if is_meant || sources.files.is_empty() {
         return Ok(client);
     }
@@ -289,7 +289,7 @@ fn is_same(absolute: &Path, path: &Path) -> bool {
     is_written_so() || leads_there().unwrap_or(false)
 }
 
-/// Answers from a configuration and its pins alone: with the tools that it registers, and nothing switched off.
+/// The admin API of a configuration and its pins alone: with the tools that it registers, and nothing switched off.
 pub(crate) fn of_files(config: &Config, sources: &Sources) -> Result<Admin, AppError> {
     let policy = app::described(config)?;
     let pins = Pins::open(config.pin_file(sources), config.pin_levels(), Clock::SYSTEM).map_err(AppError::from)?;
@@ -321,7 +321,7 @@ impl RoleArgs {
 impl AdminTarget {
     pub(crate) async fn agents(&self) -> Result<AgentOverview, TargetError> {
         match self {
-            Self::Daemon(client) => Ok(client.ask(Method::GET, "/v1/agents").await?),
+            Self::Daemon(client) => Ok(client.send(Method::GET, "/v1/agents").await?),
             Self::Files(admin) => Ok(admin.agents()),
         }
     }
@@ -330,7 +330,7 @@ impl AdminTarget {
         match self {
             Self::Daemon(client) => {
                 let given = [("binding", &role.binding), ("profile", &role.profile), ("session", &role.session)];
-                Ok(client.ask(Method::GET, &format!("/v1/agents/{}?{}", escaped(name), query_of(given))).await?)
+                Ok(client.send(Method::GET, &format!("/v1/agents/{}?{}", escaped(name), query_of(given))).await?)
             }
             Self::Files(admin) => Ok(admin.agent(name, role)?),
         }
@@ -341,7 +341,7 @@ impl AdminTarget {
         match self {
             Self::Daemon(client) => {
                 let given = [("name", name), ("agent", agent), ("binding", binding), ("profile", profile)];
-                Ok(client.ask(Method::GET, &format!("/v1/tools?{}", query_of(given))).await?)
+                Ok(client.send(Method::GET, &format!("/v1/tools?{}", query_of(given))).await?)
             }
             Self::Files(admin) => Ok(admin.tools(query)?),
         }
@@ -392,7 +392,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_socket_of_the_configuration_is_asked_unless_something_else_is_named() {
+    async fn the_socket_of_the_configuration_is_the_default_target() {
         let folder = tempfile::tempdir().unwrap();
         let socket = folder.path().join("t.sock").display().to_string();
         let moved = operator(&[("TOOLBUS__DAEMON__SOCKET", &socket)]);
@@ -405,13 +405,16 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_configuration_alone_answers_where_there_is_one_and_no_daemon() {
+    async fn the_configuration_alone_is_the_target_without_a_daemon() {
         let folder = tempfile::tempdir().unwrap();
         let socket = folder.path().join("t.sock").display().to_string();
         let mut operator = operator(&[("TOOLBUS__DAEMON__SOCKET", &socket)]);
         let default = TargetArgs::default();
         let offline = TargetArgs { offline: true, ..TargetArgs::default() };
-        assert!(matches!(default.open(&operator).await, Err(TargetError::Ask(AdminClientError::Unreachable { .. }))));
+        assert!(matches!(
+            default.open(&operator).await,
+            Err(TargetError::Client(AdminClientError::Unreachable { .. }))
+        ));
         assert!(matches!(default.open_always(&operator).await, Ok(AdminTarget::Files(_))));
         assert!(matches!(offline.open(&operator).await, Ok(AdminTarget::Files(_))));
         operator.sources.files = vec![folder.path().join("toolbus.toml")];
@@ -420,7 +423,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_cannot_be_asked_says_what_to_do() {
+    async fn an_impossible_target_is_refused_with_the_next_step() {
         let refused = async |args: DaemonArgs, operator: Operator| args.open(&operator).await.unwrap_err().to_string();
         let none = operator(&[("TOOLBUS__DAEMON__SOCKET", "none")]);
         insta::assert_snapshot!(refused(DaemonArgs::default(), none).await, @r#"daemon.socket is "none", so there is no socket to ask on: use --daemon"#);
@@ -432,11 +435,11 @@ mod tests {
         let text = || "text".to_owned();
         for (error, code) in [
             (TargetError::Usage(text()), MISTAKE),
-            (TargetError::Ask(AdminClientError::Refused(text())), MISTAKE),
-            (TargetError::Ask(AdminClientError::Failed(text())), 1),
+            (TargetError::Client(AdminClientError::Refused(text())), MISTAKE),
+            (TargetError::Client(AdminClientError::Failed(text())), 1),
             (TargetError::Declined("text"), 1),
         ] {
-            assert_eq!(error.tell(), code, "{error:?}");
+            assert_eq!(error.report(), code, "{error:?}");
         }
     }
 

@@ -51,7 +51,7 @@ struct Exemplified<'a> {
 ///
 /// # Errors
 ///
-/// If there is no answer or no such tool, or nothing can be printed.
+/// If there is no response or no such tool, or nothing can be printed.
 pub async fn run(args: ToolsArgs, operator: &Operator) -> Result<ExitCode, TargetError> {
     let RoleArgs { binding, profile } = args.role;
     if args.agent.is_none() && (binding.is_some() || profile.is_some()) {

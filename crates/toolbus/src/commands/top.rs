@@ -27,7 +27,7 @@ mod view;
 const MIN_INTERVAL: Duration = Duration::from_secs(1);
 /// Longest interval.
 const MAX_INTERVAL: Duration = Duration::from_secs(60);
-/// Longest wait for an answer.
+/// Longest wait for a response.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Shows live which tools are called by whom, how often, how long they take and how many calls fail.
@@ -53,7 +53,7 @@ pub struct TopArgs {
 ///
 /// # Errors
 ///
-/// If the daemon does not answer at first or has no metrics, or the terminal cannot be used.
+/// If the daemon does not respond at first or has no metrics, or the terminal cannot be used.
 pub async fn run(args: TopArgs, operator: &Operator) -> Result<ExitCode, TargetError> {
     let interval = args.interval.get();
     if !(MIN_INTERVAL..=MAX_INTERVAL).contains(&interval) {
@@ -78,8 +78,8 @@ pub async fn run(args: TopArgs, operator: &Operator) -> Result<ExitCode, TargetE
 }
 
 async fn poll(client: &AdminClient) -> Result<(CallRates, DaemonState), AdminClientError> {
-    let rates = client.ask_within(PATIENCE, Method::GET, "/v1/rates");
-    let status = client.ask_within::<DaemonStatus>(PATIENCE, Method::GET, "/v1/status");
+    let rates = client.send_within(PATIENCE, Method::GET, "/v1/rates");
+    let status = client.send_within::<DaemonStatus>(PATIENCE, Method::GET, "/v1/status");
     let (rates, status) = tokio::try_join!(rates, status)?;
     Ok((rates, status.into()))
 }

@@ -1,4 +1,4 @@
-//! `toolbus trace`: what became of recent calls, and what the time of one went into.
+//! `toolbus trace`: the outcomes of recent calls, and the steps of one with their times.
 
 use std::io::{self, Write};
 use std::process::ExitCode;
@@ -49,11 +49,11 @@ pub struct TraceArgs {
     daemon: DaemonArgs,
 }
 
-/// Asks, and prints the calls.
+/// Sends the request, and prints the calls.
 ///
 /// # Errors
 ///
-/// If the daemon refuses, or does not answer and the audit file has no record; or standard output is closed.
+/// If the daemon refuses, or does not respond and the audit file has no record; or standard output is closed.
 pub async fn run(args: TraceArgs, operator: &Operator) -> Result<ExitCode, TargetError> {
     let slower = args.slower_than.map(|time| time.get().as_millis().to_string());
     let limit = Some(args.limit.to_string());
@@ -66,12 +66,12 @@ pub async fn run(args: TraceArgs, operator: &Operator) -> Result<ExitCode, Targe
         ("limit", &limit),
     ];
     let path = format!("/v1/calls?{}", query_of(given));
-    let asked = async || -> Result<RecentFound, TargetError> {
-        Ok(args.daemon.open(operator).await?.ask(Method::GET, &path).await?)
+    let queried = async || -> Result<RecentFound, TargetError> {
+        Ok(args.daemon.open(operator).await?.send(Method::GET, &path).await?)
     };
     // The audit file of the configuration is not that of a daemon which is named besides.
     let is_of_configuration = matches!(args.daemon.named(operator), Ok(None));
-    let (mut found, absence) = match asked().await {
+    let (mut found, absence) = match queried().await {
         Ok(found) => (found, None),
         Err(error) if is_of_configuration && error.is_absence() => (RecentFound::default(), Some(error)),
         Err(error) => return Err(error),
@@ -100,8 +100,8 @@ pub async fn run(args: TraceArgs, operator: &Operator) -> Result<ExitCode, Targe
     Ok(ExitCode::from(u8::from(is_missing)))
 }
 
-/// The last records of a call in the audit file; none where there is no such file, which is told on standard error if it
-/// cannot be read.
+/// The last records of a call in the audit file; none where there is no such file, which is noted on standard error if
+/// it cannot be read.
 fn recorded(operator: &Operator, call_id: &str) -> Vec<Map<String, Value>> {
     let Some(file) = Config::audit_file_as_written(&operator.sources) else { return Vec::new() };
     audit::records_of(&file, call_id).unwrap_or_else(|error| {
@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn calls_are_listed_with_how_they_ended() {
+    fn calls_are_listed_with_their_outcomes() {
         let calls = vec![
             call("in_flight", None, None),
             call("timeout", Some("expired"), Some(30_000.0)),

@@ -1,4 +1,4 @@
-//! `[agents.NAME]`: who may use what.
+//! `[agents.NAME]`: the tools that an agent may use.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn limits_alone_restrict_nobody() {
+    fn limits_alone_restrict_no_agent() {
         let section = |value| serde_json::from_value::<AgentConfig>(value).unwrap();
         assert!(!section(json!({"max_in_flight": 1, "max_queued": 0, "allowed_tools": []})).is_restricting());
         for value in [json!({"allowed_tools": "none"}), json!({"profile": "main"}), json!({"toolsets": ["fs"]})] {

@@ -1,4 +1,4 @@
-//! `[audit]`: the record of what was refused and what was done.
+//! `[audit]`: the record of refused calls, of calls with effects and of operators' actions.
 
 use std::path::PathBuf;
 

@@ -25,7 +25,7 @@ impl Default for BreakerConfig {
 }
 
 impl BreakerConfig {
-    /// The rules that this says.
+    /// The rules of this section.
     #[must_use]
     pub fn rules(&self) -> BreakerRules {
         BreakerRules { failures: self.failures, pause: self.pause.get(), max_pause: self.max_pause.get() }

@@ -1,4 +1,4 @@
-//! `[daemon]`: what this process does.
+//! `[daemon]`: the roles of this process.
 
 use std::path::PathBuf;
 

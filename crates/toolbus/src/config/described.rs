@@ -1,4 +1,4 @@
-//! REST tools that stand elsewhere: in OpenAPI specifications, and in the file of RockBot's agents.
+//! REST tools of other files: of OpenAPI specifications, and of the file of RockBot's agents.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -16,12 +16,12 @@ const ENDPOINTS_FILE: &str = "rest.endpoints_file";
 /// Longest description of a tool that is kept, in bytes.
 const MAX_DESCRIPTION: usize = 16 * 1024;
 
-/// The endpoints that files have, and what is wrong with these.
+/// The endpoints that files have, and the mistakes in these.
 #[derive(Default)]
 pub(crate) struct DescribedRest {
     /// By the key that names their source.
     pub(crate) by_key: BTreeMap<String, DescribedEndpoints>,
-    /// The keys of what is wrong, the first that was given counts; and what it is.
+    /// The keys of a mistake, of which the first given one counts; and the mistake.
     pub(crate) problems: Vec<(Vec<KeyPath>, String)>,
     /// Whether there may be more, because a specification is at an address.
     pub(crate) is_open: bool,
@@ -33,7 +33,7 @@ pub(crate) fn key_of(name: &str) -> String {
 }
 
 impl DescribedRest {
-    /// Reads the files that the tree names, where what it says of them is in order. Nothing is fetched.
+    /// Reads the files of the specifications whose sections have no mistake. Nothing is fetched.
     pub(crate) fn read(tree: &Tree, wrong: &[KeyPath], environment: &BTreeMap<String, String>) -> Self {
         let mut read = Self::default();
         let file = part::<String>(tree, wrong, &key_path(&["rest", "endpoints_file"]));
@@ -105,7 +105,7 @@ impl DescribedRest {
             Ok(described) => drop(self.by_key.insert(key_of(name), described)),
             Err((key, what)) => {
                 let at = [key, Some("file")].into_iter().flatten().map(below).collect();
-                // A mistake of its syntax has its place already.
+                // A mistake of syntax has its position already.
                 let what = if what.starts_with(&shown) { what } else { format!("{shown}: {what}") };
                 self.problems.push((at, what));
             }
@@ -142,7 +142,7 @@ pub(crate) fn specification(
     Ok(described)
 }
 
-/// A part of the tree, unless there is none or something in it is wrong.
+/// A part of the tree, unless it is missing or has a mistake.
 fn part<T: DeserializeOwned>(tree: &Tree, wrong: &[KeyPath], path: &KeyPath) -> Option<T> {
     let is_wrong = wrong.iter().any(|wrong| wrong.starts_with(path) || path.starts_with(wrong));
     T::deserialize(tree.get(path)?).ok().filter(|_| !is_wrong)

@@ -11,7 +11,7 @@ use super::{Config, KeyedSecret};
 /// Stands for a value with a secret in it.
 const SECRET: &str = "(secret)";
 
-/// Text in the place of a forced argument.
+/// Text that replaces a forced argument.
 const NOT_SHOWN: &str = "(not shown)";
 
 /// A value that is in force.
@@ -37,12 +37,12 @@ impl PartialEq for Origins {
 }
 
 impl Origins {
-    /// The locations of what is in a tree.
+    /// The locations of the values in a tree.
     pub(crate) fn of_tree(tree: &Tree) -> Self {
         let mut found = BTreeMap::new();
         each_value(tree.root(), &mut KeyPath::new(), "", &mut |path, key, value| {
             let origin = tree.origin(path);
-            // An empty table gives no value: what is in it is the default.
+            // An empty table gives no value: its keys have their defaults.
             if *origin != Origin::Default && !value.is_object() {
                 found.insert(key.to_owned(), origin.location(Part::Value));
             }
@@ -50,7 +50,7 @@ impl Origins {
         Self(Arc::new(found))
     }
 
-    /// Where the value of a key was given, or what it is a part of.
+    /// The location of the value of a key, or of the value that it is a part of.
     fn of(&self, key: &str) -> Option<&str> {
         let around = key.rmatch_indices(['.', '[']).filter_map(|(end, _)| key.get(..end));
         let found = std::iter::once(key).chain(around).find_map(|key| self.0.get(key));
@@ -59,8 +59,8 @@ impl Origins {
 }
 
 impl Config {
-    /// Returns the values in force that are meant by their key and by where they were given, in the order of the sections.
-    /// Tables of the file of MCP servers, and of specifications, are not among them.
+    /// Returns the values in force that `is_meant` selects by key and location, in the order of the sections. Tables of
+    /// the file of MCP servers, and of specifications, are not among them.
     #[must_use]
     pub fn effective(&self, is_meant: impl Fn(&str, Option<&str>) -> bool) -> Vec<EffectiveValue> {
         let (mut found, secrets) = (Vec::new(), self.secrets());
@@ -77,7 +77,7 @@ impl Config {
     }
 }
 
-/// Whether a value is of forced arguments, which may hold what only the tool is to know.
+/// Whether a value is of forced arguments, which may be for the tool alone.
 fn is_forced(path: &[String]) -> bool {
     path.first().is_some_and(|section| section == "agents") && path.iter().any(|part| part == "arguments")
 }
@@ -102,9 +102,9 @@ fn each_value(value: &Value, path: &mut KeyPath, text: &str, visit: &mut impl Fn
     }
 }
 
-/// A value as JSON; not one with a secret in it, be it one that is too short to be removed from texts.
+/// A value as JSON, unless it contains a secret, even one that is too short to be removed from texts.
 fn without_secrets(value: &Value, secrets: &[KeyedSecret]) -> String {
-    // One secret may be given in several places, and has the key of one of them.
+    // A secret may be the value of several keys, and has one of them.
     let is_secret = secrets.iter().any(|given| has_text(value, given.secret.expose()));
     if is_secret { SECRET.to_owned() } else { value.to_string() }
 }
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn every_value_is_told_with_where_it_was_given() {
+    fn every_value_is_shown_with_its_origin() {
         let file = "[invoke]\nmax_in_flight = 7\n[agents.ana]\nallowed_tools = ['one']\n[[commands]]\nname = 'one'\n\
                     description = 'x'\ncommand = ['true']\nsandbox = false\n[agents.bea]\n[identity]\n\
                     trust_headers = true\n";
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn no_secret_is_told_however_short() {
+    fn no_secret_is_shown_however_short() {
         let file = "[store]\nurl = 'redis://:xyz@localhost/0'\n\
                     [mcp.servers.files]\ncommand = 'x'\nargs = ['--token', 'xyz']\n\
                     env = { API_KEY = { env = 'PASSWORD' } }\n\

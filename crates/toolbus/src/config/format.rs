@@ -22,14 +22,14 @@ const MAX_PREFIX: usize = 180;
 
 /// Every format and its check.
 pub(crate) const FORMATS: [(&str, Check); 35] = [
-    ("toolbus-duration", |text| told(text.parse::<HumanDuration>())),
-    ("toolbus-size", |text| told(text.parse::<ByteSize>())),
-    ("toolbus-large-size", |text| told(text.parse::<LargeSize>())),
-    ("toolbus-cpu", |text| told(text.parse::<Cpu>())),
+    ("toolbus-duration", |text| checked(text.parse::<HumanDuration>())),
+    ("toolbus-size", |text| checked(text.parse::<ByteSize>())),
+    ("toolbus-large-size", |text| checked(text.parse::<LargeSize>())),
+    ("toolbus-cpu", |text| checked(text.parse::<Cpu>())),
     ("toolbus-package", package),
     ("toolbus-module", module),
-    ("toolbus-bus-url", |text| told(text.parse::<BusUrl>())),
-    ("toolbus-amqp-url", |text| told(text.parse::<AmqpUrl>())),
+    ("toolbus-bus-url", |text| checked(text.parse::<BusUrl>())),
+    ("toolbus-amqp-url", |text| checked(text.parse::<AmqpUrl>())),
     ("toolbus-broker-host", broker_host),
     ("toolbus-socket-address", socket_address),
     ("toolbus-http-url", http_url),
@@ -40,7 +40,7 @@ pub(crate) const FORMATS: [(&str, Check); 35] = [
     ("toolbus-mcp-server", mcp_server),
     ("toolbus-host", host_pattern),
     ("toolbus-host-name", host_name),
-    ("toolbus-egress-host", |text| told(text.parse::<HostRule>())),
+    ("toolbus-egress-host", |text| checked(text.parse::<HostRule>())),
     ("toolbus-search-url", search_url),
     ("toolbus-service-url", service_url),
     ("toolbus-origin", origin),
@@ -48,7 +48,7 @@ pub(crate) const FORMATS: [(&str, Check); 35] = [
     ("toolbus-topic-pattern", topic_pattern),
     ("toolbus-log-filter", log_filter),
     ("toolbus-socket-path", socket_path),
-    ("toolbus-store-url", |text| told(text.parse::<StoreUrl>())),
+    ("toolbus-store-url", |text| checked(text.parse::<StoreUrl>())),
     ("toolbus-pattern", pattern),
     ("toolbus-agent", agent),
     ("toolbus-agent-section", agent_section),
@@ -59,7 +59,7 @@ pub(crate) const FORMATS: [(&str, Check); 35] = [
     ("toolbus-recipient-path", recipient_path),
 ];
 
-fn told<T, E: ToString>(result: Result<T, E>) -> Result<(), String> {
+fn checked<T, E: ToString>(result: Result<T, E>) -> Result<(), String> {
     result.map(|_| ()).map_err(|error| error.to_string())
 }
 
@@ -68,11 +68,11 @@ fn require(holds: bool, otherwise: &str) -> Result<(), String> {
 }
 
 fn socket_address(text: &str) -> Result<(), String> {
-    told(text.parse::<SocketAddr>())
+    checked(text.parse::<SocketAddr>())
         .map_err(|_| format!("{:?} is not an address; expected IP:PORT, such as \"127.0.0.1:8471\"", shortened(text)))
 }
 
-/// Longest path of a Unix socket, in bytes: what the system has room for.
+/// Longest path of a Unix socket, in bytes: the limit of the system.
 const MAX_SOCKET_PATH: usize = 107;
 
 fn socket_path(text: &str) -> Result<(), String> {
@@ -318,7 +318,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_format_takes_and_refuses_what_it_should() {
+    fn each_format_accepts_and_refuses_its_examples() {
         let long = "x".repeat(256);
         let table = [
             ("toolbus-bus-url", "embedded", true),

@@ -258,7 +258,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn metrics_are_there_on_loopback_and_elsewhere_if_they_are_asked_for() {
+    fn metrics_are_served_on_loopback_and_elsewhere_if_enabled() {
         let at = |listen: &str, metrics| {
             HttpConfig { listen: listen.parse().unwrap(), metrics, ..HttpConfig::default() }.has_metrics()
         };

@@ -72,9 +72,9 @@ impl Config {
         }
     }
 
-    /// Describes what a reload of this configuration would open to callers without a section, although it does not say
-    /// so: for a daemon that gives them `running`, and whose `agents` have a section (`default` is no agent). `None` if
-    /// it opens nothing, or `identity.unknown` is written.
+    /// Describes what a reload of this configuration would open to callers without a section, although
+    /// `identity.unknown` is not set: for a daemon that gives them `running`, and whose `agents` have a section
+    /// (`default` is no agent). `None` if it opens nothing, or `identity.unknown` is set.
     #[must_use]
     pub fn widening(&self, running: UnknownCallers, agents: &[&str]) -> Option<String> {
         let keeps_default = self.agents.contains_key(DEFAULT_AGENT);
@@ -139,8 +139,8 @@ impl Config {
         self.invoke.topics.iter().cloned().chain(own).collect()
     }
 
-    /// Whether the daemon answers what agents ask of all daemons, such as on `tool.list`: if it takes calls from
-    /// `tool.invoke`, where they publish them, or serves one agent, or could be asked nowhere else.
+    /// Whether the daemon serves requests of agents to all daemons, such as on `tool.list`: if it takes calls from
+    /// `tool.invoke`, where agents publish them, or serves one agent, or has no other topic for such requests.
     #[must_use]
     pub fn takes_agents_calls(&self) -> bool {
         let topics = &self.invoke.topics;
@@ -207,22 +207,22 @@ mod tests {
     }
 
     #[test]
-    fn a_configuration_without_the_agents_of_before_opens_nothing_unless_it_says_so() {
+    fn a_configuration_without_its_former_agents_opens_nothing_without_identity_unknown() {
         let denied = |next: &Config| next.widening(UnknownCallers::Denied, &["ana", "bruno"]);
         insta::assert_snapshot!(denied(&of_agents(&[])).unwrap(), @r#"the sections of agents are gone (ana, bruno), so that callers without a section, who are denied every tool now, would get every tool; put back what is gone (a file may be empty or half written), or write identity.unknown = "default" if this is meant"#);
         assert!(denied(&of_agents(&["default"])).unwrap().contains("would get what agents.default allows"));
         assert_eq!(denied(&of_agents(&["ana"])), None, "the others are denied");
-        for said in [Unknown::Default, Unknown::Deny] {
+        for written in [Unknown::Default, Unknown::Deny] {
             let mut next = of_agents(&[]);
-            next.identity.unknown = Some(said);
-            assert_eq!(denied(&next), None, "{said:?}");
+            next.identity.unknown = Some(written);
+            assert_eq!(denied(&next), None, "{written:?}");
         }
         let lost = of_agents(&[]).widening(UnknownCallers::Denied, &[]).unwrap();
         assert!(lost.starts_with("identity.unknown is gone"), "{lost}");
     }
 
     #[test]
-    fn rules_for_everybody_are_not_lost_unsaid() {
+    fn losing_the_rules_of_agents_default_is_reported() {
         let restricted = |next: &Config| next.widening(UnknownCallers::Restricted, &[]);
         assert!(restricted(&of_agents(&[])).unwrap().starts_with("the section agents.default is gone"));
         assert_eq!(restricted(&of_agents(&["default"])), None, "another rule is written");
@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn who_may_use_tools_is_told_in_a_line() {
+    fn callers_are_summarised_in_one_line() {
         let mut config = of_agents(&[]);
         assert_eq!(config.callers(), "every caller may use every tool");
         config.agents = of_agents(&["ana", "bruno", "default"]).agents;

@@ -1,4 +1,4 @@
-//! `[ledger]`: what is known of calls that must not run twice.
+//! `[ledger]`: the record of calls that must not run twice.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};

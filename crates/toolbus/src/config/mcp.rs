@@ -26,7 +26,7 @@ impl Config {
 /// The MCP servers of a configuration.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct McpServers {
-    /// Those that can be used, at most one of each name.
+    /// Usable servers, at most one of each name.
     pub specs: Vec<ServerSpec>,
     /// Pin levels by source, of the servers that set one.
     pub pins: BTreeMap<String, Level>,
@@ -34,13 +34,13 @@ pub struct McpServers {
     pub warnings: Vec<String>,
     /// Why servers, or the whole file, cannot be used as they are.
     pub problems: Vec<String>,
-    /// Servers of the file that go on as they were, each with what is wrong with it as it is written now.
+    /// Servers of the file that keep their previous definitions, each with the mistake in its present one.
     pub outdated: BTreeMap<ServerName, String>,
 }
 
 impl Config {
-    /// The MCP servers, those of `mcp.servers` before those of the file. Reads nothing: the file is as it was when the
-    /// configuration was loaded, or when it was last read again.
+    /// The MCP servers, those of `mcp.servers` before those of the file. Reads nothing: the contents of the file are
+    /// those of the last load or reload.
     #[must_use]
     pub fn mcp_servers(&self) -> McpServers {
         let file = &self.mcp.file;
@@ -84,9 +84,9 @@ impl Config {
         found
     }
 
-    /// Keeps what `running` has of servers that the file has and that cannot be used as they are written now: they are
-    /// unknown then, not gone. A file that cannot be read keeps all of its servers. So does another file, which waits for
-    /// a restart.
+    /// Keeps the definitions that `running` has of servers whose present ones in the file have a mistake: they are
+    /// unknown then, not gone. A file that cannot be read keeps all of its servers. So does another file, which waits
+    /// for a restart.
     pub fn keep_servers_of(&mut self, running: &Self) {
         if self.mcp.servers_file != running.mcp.servers_file {
             self.mcp.file = running.mcp.file.clone();

@@ -21,9 +21,9 @@ pub(crate) struct PatternSite<'a> {
 /// The names of tools that a pattern is compared with.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum PatternNames {
-    /// Those under which they are called: what allows must not reach further than it says.
+    /// Published names: a pattern that allows must match no further tool.
     Published,
-    /// Those within their tool sets as well: a prefix is no way around what restricts.
+    /// Names within their tool sets as well: a prefix is no way around a restriction.
     Either,
 }
 
@@ -36,7 +36,7 @@ impl PatternSite<'_> {
         }
     }
 
-    /// Whether tools are meant by their names within tool sets, too.
+    /// Whether the pattern also matches names within tool sets.
     pub(crate) fn takes_bare_names(&self) -> bool {
         self.names == PatternNames::Either
     }
@@ -75,7 +75,7 @@ impl<'a> PatternSites<'a> {
         self.list(&[here, &["allowed_tools"]].concat(), allowed.patterns(), PatternNames::Published);
     }
 
-    /// The names of the topics on which tools are listed and hints are asked for are none of tools, and limit that.
+    /// The names of the topics for lists and hints of tools are no tool names, and limit these requests.
     fn rates(&mut self, here: &[&str], rates: &'a Rates) {
         let of_tools =
             rates.keys().filter(|pattern| ![topic::TOOL_LIST, topic::TOOL_HINTS].contains(&pattern.as_str()));

@@ -1,4 +1,4 @@
-//! `[pins]`: whether tools may change what they say of themselves.
+//! `[pins]`: whether tools may change their definitions.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -17,7 +17,7 @@ use super::{Config, Sources};
 
 /// Value that means no file.
 const NONE: &str = "none";
-/// End of the file's name, in the place of the store's ending.
+/// End of the file's name, which replaces the store's ending.
 const ENDING: &str = "pins.json";
 /// Name of the file where the store has none.
 const NAME: &str = "toolbus.pins.json";
@@ -154,14 +154,14 @@ mod tests {
             environment: [(STATE_DIRECTORY.to_owned(), state.to_owned())].into(),
             ..Sources::default()
         };
-        let told = |state: &str| Config::load(&sources(state)).err().map(|problems| problems.to_string());
+        let refused = |state: &str| Config::load(&sources(state)).err().map(|problems| problems.to_string());
         let here = folder.path().display().to_string();
         let state = path("state").display().to_string();
-        insta::assert_snapshot!(told(&state).unwrap().replace(&here, ""), @"configuration: `pins.file`: is missing, and `/toolbus.pins.json`, beside the configuration, has pins of an earlier version; move it to `/state/toolbus.toolbus/toolbus.pins.json`, or name it");
-        insta::assert_snapshot!(told("").unwrap().replace(&here, ""), @"configuration: `pins.file`: is missing, and `/toolbus.pins.json`, beside the configuration, has pins of an earlier version; move it to where the daemon may write, and name it");
-        assert_eq!(told(&here), None, "it is the file itself");
+        insta::assert_snapshot!(refused(&state).unwrap().replace(&here, ""), @"configuration: `pins.file`: is missing, and `/toolbus.pins.json`, beside the configuration, has pins of an earlier version; move it to `/state/toolbus.toolbus/toolbus.pins.json`, or name it");
+        insta::assert_snapshot!(refused("").unwrap().replace(&here, ""), @"configuration: `pins.file`: is missing, and `/toolbus.pins.json`, beside the configuration, has pins of an earlier version; move it to where the daemon may write, and name it");
+        assert_eq!(refused(&here), None, "it is the file itself");
         std::fs::create_dir(path("state")).unwrap();
         std::fs::rename(path("toolbus.pins.json"), path("state/toolbus.pins.json")).unwrap();
-        assert_eq!(told(&state), None);
+        assert_eq!(refused(&state), None);
     }
 }

@@ -13,7 +13,7 @@ use super::agents::is_default;
 use super::agents::{AgentConfig, AllowedTools, BindingConfig, Rates, Recipients};
 use super::outbound::OutboundConfig;
 
-/// Why there is no policy; [`Config::load`] has found that before, and said where.
+/// Why there is no policy; [`Config::load`] has reported that before, with its key.
 #[derive(Debug, thiserror::Error)]
 pub enum PolicyError {
     /// A rate that is none.
@@ -33,7 +33,7 @@ pub enum PolicyError {
 type RecipientLists = Arc<BTreeMap<Arc<str>, AllowedRecipients>>;
 
 impl Config {
-    /// Who may use what.
+    /// The policy of this configuration.
     ///
     /// # Errors
     ///
@@ -188,14 +188,14 @@ mod tests {
     }
 
     #[test]
-    fn the_section_default_is_everybodys() {
+    fn the_section_default_applies_to_every_caller() {
         let config = json!({"tools": {"echo": true}, "agents": {"default": {"allowed_tools": ["echo"]}}});
         assert_eq!(names(&effective(config.clone(), Caller::unknown())), ["echo"]);
         assert_eq!(names(&effective(config, ana())), ["echo"]);
     }
 
     #[test]
-    fn of_arguments_that_are_set_the_most_specific_pattern_decides() {
+    fn the_most_specific_pattern_decides_a_forced_argument() {
         let config = json!({
             "tools": {"echo": true},
             "agents": {"ana": {"arguments": {"*": {"text": "any"}, "ec*": {"text": "some"}, "echo": {"text": "this"}}}},
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn rules_that_cannot_be_kept_are_refused() {
+    fn invalid_rates_and_recipients_give_no_policy() {
         let refused = |config: serde_json::Value| {
             let config: Config = serde_json::from_value(config).unwrap();
             config.policy().unwrap_err().to_string()

@@ -147,12 +147,12 @@ impl RuleChecker<'_> {
     }
 
     /// Reports a contradiction between keys, at the first of them that was given; none if one of them is wrong anyway.
-    fn tell(&mut self, keys: &[&str], what: impl Into<String>) {
-        self.tell_at(keys.iter().map(|key| path(key)).collect(), Part::Value, what);
+    fn report(&mut self, keys: &[&str], what: impl Into<String>) {
+        self.report_at(keys.iter().map(|key| path(key)).collect(), Part::Value, what);
     }
 
-    /// Like [`Self::tell`], for keys with dots in their names.
-    fn tell_at(&mut self, paths: Vec<KeyPath>, part: Part, what: impl Into<String>) {
+    /// Like [`Self::report`], for keys with dots in their names.
+    fn report_at(&mut self, paths: Vec<KeyPath>, part: Part, what: impl Into<String>) {
         let is_wrong =
             |path: &KeyPath| self.wrong.iter().any(|wrong| wrong.starts_with(path) || path.starts_with(wrong));
         if paths.iter().any(is_wrong) {
@@ -166,7 +166,7 @@ impl RuleChecker<'_> {
 
     fn bus(&mut self, bus: &BusConfig) {
         if bus.exchange == bus.dead_letter_exchange {
-            self.tell(
+            self.report(
                 &["bus.dead_letter_exchange", "bus.exchange"],
                 "the same as `bus.exchange`; dead letters would come back as requests: expected another name",
             );
@@ -177,7 +177,7 @@ impl RuleChecker<'_> {
             let twin = queues.iter().take(index).find(|(_, other)| queue.is_some() && queue == other);
             if let Some((other, _)) = twin {
                 let keys = [format!("bus.compat_queues.{key}"), format!("bus.compat_queues.{other}")];
-                self.tell(
+                self.report(
                     &keys.each_ref().map(String::as_str),
                     format!("the same queue as for `{other}`; expected another"),
                 );
@@ -186,7 +186,7 @@ impl RuleChecker<'_> {
         let tls = bus.tls.clone();
         self.certificates("bus", [tls.ca, tls.cert, tls.key]);
         if let Err((key, what)) = bus.address() {
-            self.tell(&[key, "bus.url", "bus.user", "bus.password", "bus.host"], what);
+            self.report(&[key, "bus.url", "bus.user", "bus.password", "bus.host"], what);
         }
     }
 
@@ -194,16 +194,18 @@ impl RuleChecker<'_> {
     fn certificates(&mut self, section: &str, [ca, cert, key]: [Option<PathBuf>; 3]) {
         let [of_ca, of_cert, of_key] = ["ca", "cert", "key"].map(|name| format!("{section}.tls.{name}"));
         match (&cert, &key) {
-            (Some(_), None) => self.tell(&[&of_cert], format!("needs `{of_key}`, the private key of this certificate")),
-            (None, Some(_)) => self.tell(&[&of_key], format!("needs `{of_cert}`, the certificate of this key")),
+            (Some(_), None) => {
+                self.report(&[&of_cert], format!("needs `{of_key}`, the private key of this certificate"))
+            }
+            (None, Some(_)) => self.report(&[&of_key], format!("needs `{of_cert}`, the certificate of this key")),
             _ => {}
         }
         for (name, file, expected) in
             [(of_ca, ca, "CERTIFICATE"), (of_cert, cert, "CERTIFICATE"), (of_key, key, "PRIVATE KEY")]
         {
             match file.as_deref().map(begins_pem(expected)) {
-                Some(Err(error)) => self.tell(&[&name], format!("the file cannot be read: {error}")),
-                Some(Ok(false)) => self.tell(&[&name], format!("the file holds no {expected} in PEM")),
+                Some(Err(error)) => self.report(&[&name], format!("the file cannot be read: {error}")),
+                Some(Ok(false)) => self.report(&[&name], format!("the file holds no {expected} in PEM")),
                 Some(Ok(true)) | None => {}
             }
         }
@@ -214,13 +216,13 @@ impl RuleChecker<'_> {
         let bytes = secret.map(|secret| secret.expose().len());
         if let Some(bytes) = bytes.filter(|bytes| *bytes < MIN_SECRET) {
             let what = format!("{bytes} bytes long, which can be guessed; expected at least {MIN_SECRET} random ones");
-            self.tell(&[key], what);
+            self.report(&[key], what);
         }
     }
 
     fn invoke(&mut self, invoke: &InvokeConfig) {
         if invoke.max_timeout < invoke.default_timeout {
-            self.tell(
+            self.report(
                 &["invoke.max_timeout", "invoke.default_timeout"],
                 format!(
                     "max_timeout ({}) is shorter than default_timeout ({}); expected it to be at least as long",
@@ -230,7 +232,7 @@ impl RuleChecker<'_> {
         }
         let prefetch = invoke.max_in_flight.saturating_add(invoke.max_waiting);
         if prefetch > usize::from(u16::MAX) {
-            self.tell(
+            self.report(
                 &["invoke.max_waiting", "invoke.max_in_flight"],
                 format!("max_in_flight + max_waiting is {prefetch}; AMQP hands over at most 65535 messages at a time"),
             );
@@ -241,10 +243,10 @@ impl RuleChecker<'_> {
         self.ttl("results.ttl", "parts are", results.ttl);
         let ResultsConfig { max_size, max_total_size, .. } = results;
         if *max_size > MAX_RESULT {
-            self.tell(&["results.max_size"], format!("a result has at most {MAX_RESULT}, not {max_size}"));
+            self.report(&["results.max_size"], format!("a result has at most {MAX_RESULT}, not {max_size}"));
         }
         if max_size > max_total_size {
-            self.tell(
+            self.report(
                 &["results.max_size", "results.max_total_size"],
                 format!("max_size ({max_size}) is larger than max_total_size ({max_total_size})"),
             );
@@ -258,7 +260,7 @@ impl RuleChecker<'_> {
     /// Entries of working memory are kept for whole seconds.
     fn ttl(&mut self, key: &'static str, what: &str, ttl: HumanDuration) {
         if !(Duration::from_secs(1)..=MAX_TTL).contains(&ttl.get()) {
-            self.tell(&[key], format!("{what} kept for 1s to 24h, not for {ttl}"));
+            self.report(&[key], format!("{what} kept for 1s to 24h, not for {ttl}"));
         }
     }
 
@@ -266,13 +268,13 @@ impl RuleChecker<'_> {
         let MemoryConfig { default_ttl, max_value, max_size, max_total_size, .. } = memory;
         self.ttl("memory.default_ttl", "an entry is", *default_ttl);
         if max_value > max_size {
-            self.tell(
+            self.report(
                 &["memory.max_value", "memory.max_size"],
                 format!("max_value ({max_value}) is larger than max_size ({max_size})"),
             );
         }
         if max_size > max_total_size {
-            self.tell(
+            self.report(
                 &["memory.max_size", "memory.max_total_size"],
                 format!("max_size ({max_size}) is larger than max_total_size ({max_total_size})"),
             );
@@ -282,7 +284,7 @@ impl RuleChecker<'_> {
     fn schedule(&mut self, schedule: &ScheduleConfig) {
         if let (None, Some(name)) = (schedule.zone(), &schedule.timezone) {
             let what = format!("`{name}` is no time zone; expected an IANA name such as `Europe/Berlin`, or `UTC`");
-            self.tell(&["schedule.timezone"], what);
+            self.report(&["schedule.timezone"], what);
         }
     }
 
@@ -290,13 +292,13 @@ impl RuleChecker<'_> {
         if ledger.ttl <= invoke.max_timeout {
             let LedgerConfig { ttl, .. } = ledger;
             let longest = invoke.max_timeout;
-            self.tell(
+            self.report(
                 &["ledger.ttl", "invoke.max_timeout"],
                 format!("ttl ({ttl}) is no longer than max_timeout ({longest}); a call must be known while it runs"),
             );
         }
         if ledger.max_answer > ledger.max_size {
-            self.tell(
+            self.report(
                 &["ledger.max_answer", "ledger.max_size"],
                 format!("max_answer ({}) is larger than max_size ({})", ledger.max_answer, ledger.max_size),
             );
@@ -310,7 +312,7 @@ impl RuleChecker<'_> {
             return;
         }
         let seconds = REPLY_TIME.as_secs();
-        self.tell(
+        self.report(
             &["invoke.max_timeout", "bus.consumer_timeout"],
             format!(
                 "max_timeout ({longest}) and {seconds} s for the answer are longer than bus.consumer_timeout ({allowed}), \
@@ -326,7 +328,7 @@ impl RuleChecker<'_> {
             let own = topics.iter().copied().find(|request| overlap(pattern, request));
             let any = REQUEST_TOPICS.into_iter().find(|request| overlap(pattern, request));
             if let Some(request) = own.or(any) {
-                self.tell(
+                self.report(
                     &["bus.reply_topics", "invoke.topics"],
                     format!("`{pattern}` takes in requests (`{request}`); an answer there would be read as a request"),
                 );
@@ -335,7 +337,7 @@ impl RuleChecker<'_> {
         let default = &invoke.default_reply_topic;
         let mut requests = topics.iter().copied().chain(REQUEST_TOPICS);
         if let Some(request) = requests.find(|request| topic::matches(request, default)) {
-            self.tell(
+            self.report(
                 &["invoke.default_reply_topic", "invoke.topics"],
                 format!("`{default}` is a topic of requests (`{request}`); an answer there would be read as a request"),
             );

@@ -1,8 +1,8 @@
-//! Every secret of a configuration: what is removed from all that leaves the daemon.
+//! Every secret of a configuration; it is removed from every output of the daemon.
 //!
 //! What the schema calls a secret is one, but for headers and variables of programs: each of those *may* be one. It is
-//! one whose name says so (`names_secret`), or that comes from `{ env = … }` or `{ file = … }`, unless its name is that of
-//! a setting (`names_setting`).
+//! one by its name (`names_secret`), or if it comes from `{ env = … }` or `{ file = … }`, unless its name is that of a
+//! setting (`names_setting`).
 
 use std::collections::BTreeMap;
 
@@ -19,11 +19,11 @@ use url::{Url, form_urlencoded};
 
 use super::{BusUrl, Config};
 
-/// Tables whose values are secrets where their names or sources say so.
+/// Tables whose values are secrets by their names or sources.
 const OPEN_TABLES: [&str; 2] = ["env", "headers"];
-/// Keys of what may be where secrets are and is none as a whole: a login, and URLs, which may have a password.
+/// Keys whose values are no secrets as a whole: a login, and URLs, which may contain a password.
 const OPEN_KEYS: [&str; 3] = ["url", "index_url", "user"];
-/// The keys of the broker's password, and the one that every broker is installed with.
+/// The keys of the broker's password, and the default password of every broker.
 const BUS_URL: &str = "bus.url";
 const BUS_PASSWORD: &str = "bus.password";
 const GUEST: &str = "guest";
@@ -44,7 +44,7 @@ pub struct KeyedSecret {
     pub secret: Secret,
 }
 
-/// Secrets that the sources gave. They do not count in a comparison: the configuration has them in their places, too.
+/// Secrets that the sources gave. They do not count in a comparison: the configuration has them as values, too.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Given(pub(crate) Vec<KeyedSecret>);
 
@@ -199,7 +199,7 @@ const AMBIGUOUS: [&str; 2] = ["pwd", "pat"];
 /// Kinds of keys that open nothing.
 const HARMLESS_KEYS: [&str; 8] = ["primary", "foreign", "sort", "partition", "public", "group", "row", "hot"];
 
-/// Last words of names of what is handed on, and is no secret.
+/// Last words of names of values that are passed on and are no secrets.
 const SETTINGS: [&str; 22] = [
     "dir",
     "directory",
@@ -225,13 +225,13 @@ const SETTINGS: [&str; 22] = [
     "version",
 ];
 
-/// Whether what has this name is a setting like any other: `AWS_REGION`, `HOME`.
+/// Whether a value of this name is a setting like any other: `AWS_REGION`, `HOME`.
 fn names_setting(name: &str) -> bool {
     let lower = name.to_lowercase();
     lower.rsplit(|c: char| !c.is_alphanumeric()).next().is_some_and(|last| SETTINGS.contains(&last))
 }
 
-/// Whether what has this name is secret: `GITHUB_TOKEN`, `x-api-key`, `dbPassword`, `--client-secret`.
+/// Whether a value of this name is secret: `GITHUB_TOKEN`, `x-api-key`, `dbPassword`, `--client-secret`.
 fn names_secret(name: &str) -> bool {
     let lower = name.to_lowercase();
     let words: Vec<&str> = lower.split(|c: char| !c.is_alphanumeric()).filter(|word| !word.is_empty()).collect();
@@ -248,7 +248,7 @@ fn names_secret(name: &str) -> bool {
     }
 }
 
-/// The password of a URL, as it is written and as it is meant; without one the user, who is a token then.
+/// The password of a URL, as it is written and decoded; without a password the user, which is a token then.
 fn in_url(text: &str) -> Vec<String> {
     let Ok(url) = Url::parse(text.trim()) else { return Vec::new() };
     if !url.has_host() {
@@ -261,7 +261,7 @@ fn in_url(text: &str) -> Vec<String> {
     vec![meant, written.to_owned()]
 }
 
-/// Parameters of a URL whose names say that they are secret: as they are meant, and as they are written where that differs.
+/// Parameters of a URL that are secret by their names: decoded, and as they are written where that differs.
 fn in_query(url: &str) -> Vec<String> {
     let query = url.split_once('?').map_or("", |(_, query)| query);
     let query = query.split_once('#').map_or(query, |(query, _)| query);
@@ -313,7 +313,7 @@ fn argument(before: Option<&str>, argument: &str) -> Vec<String> {
     values
 }
 
-/// The value of `NAME=VALUE`, if the name says that it is secret.
+/// The value of `NAME=VALUE`, if it is secret by its name.
 fn pair(text: &str) -> Vec<String> {
     let Some((_, value)) = text.split_once('=').filter(|(name, _)| names_secret(name)) else { return Vec::new() };
     let value = percent_decode_str(value.trim()).decode_utf8_lossy().into_owned();
@@ -328,7 +328,7 @@ mod tests {
     use crate::config::{Loaded, Override, Sources};
 
     #[test]
-    fn a_name_says_whether_a_value_is_secret() {
+    fn a_name_decides_whether_a_value_is_secret() {
         for name in [
             "GITHUB_TOKEN",
             "x-api-key",
@@ -372,7 +372,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_secret_of_a_text_is_found() {
+    fn secrets_within_texts_are_found() {
         assert_eq!(in_url("amqps://svc:p%40ss-word@host/v"), ["p@ss-word", "p%40ss-word"]);
         assert_eq!(in_url("https://t0ken-t0ken@host/simple"), ["t0ken-t0ken", "t0ken-t0ken"]);
         for none in ["https://host/path", "mailto:ana@host", "no url", "C:\\path"] {
@@ -472,7 +472,7 @@ mod tests {
     }
 
     #[test]
-    fn a_secret_that_cannot_be_removed_is_told() {
+    fn a_secret_that_cannot_be_removed_is_reported() {
         let text = "[bus]\nurl = \"amqp://svc:short@localhost\"\n[http]\nadmin_token = \"xxxxxxxxxxxxxxxxxxxxxxxx\"\n";
         insta::assert_snapshot!(loaded(text, &[]).warnings.join("\n"), @r#"
     bus.url: a secret here is not removed from results and logs, because it is shorter than 8 bytes; use a longer, random one
@@ -481,7 +481,7 @@ mod tests {
     }
 
     #[test]
-    fn headers_of_the_exporter_are_secrets_where_their_names_say_so() {
+    fn headers_of_the_exporter_are_secrets_by_their_names() {
         let look_up = |name: &str| {
             (name == "OTEL_EXPORTER_OTLP_HEADERS")
                 .then(|| "x-scope=tenant,authorization=Bearer%20abc-def-ghi".to_owned())

@@ -48,7 +48,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn state_is_kept_where_the_service_manager_or_the_user_has_a_folder_and_apart_for_each_daemon() {
+    fn state_is_in_the_folder_of_the_service_manager_or_the_user_by_daemon() {
         let folder = tempfile::tempdir().unwrap();
         let home = folder.path().display().to_string();
         let file = |variables: &[(&str, &str)], name: &str| {

@@ -1,4 +1,4 @@
-//! Every kind of mistake and what is told of it; the order of the layers; that nothing shows a secret.
+//! Every kind of mistake and its message; the order of the layers; that nothing shows a secret.
 
 mod again;
 mod described;

@@ -21,7 +21,7 @@ pub(crate) type KnownTools = BTreeMap<Arc<str>, KnownTool>;
 /// Tool, as far as the configuration alone describes it.
 #[derive(Debug)]
 pub(crate) struct KnownTool {
-    /// Who registers it.
+    /// The source that registers it.
     pub(crate) source: Arc<str>,
     /// Name without the prefix of a tool set.
     pub(crate) bare_name: Arc<str>,
@@ -40,7 +40,7 @@ pub(crate) struct Declared<'a> {
     pub(crate) endpoints: Vec<Named<'a>>,
     pub(crate) commands: Vec<Named<'a>>,
     pub(crate) toolsets: &'a Toolsets,
-    /// Whether there can be MCP servers. What their tools are is known once they are connected.
+    /// Whether there can be MCP servers, whose tools are known once they are connected.
     pub(crate) has_servers: bool,
     /// Names of web tools.
     pub(crate) web: Vec<&'static str>,
@@ -107,7 +107,7 @@ pub(crate) struct OwnTool {
     pub(crate) name: &'static str,
 }
 
-/// The tools of sections that bring some, as far as `has` says that there is the section; those of a search if `searches`.
+/// The tools of the sections that `has` accepts; those of a search if `searches`.
 pub(crate) fn own_tools(has: impl Fn(&str) -> bool, searches: bool) -> Vec<OwnTool> {
     let families: [(&str, &str, &[&str]); 8] = [
         ("memory", toolbus_memory::tools::SOURCE, &toolbus_memory::NAMES),

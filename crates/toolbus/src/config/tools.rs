@@ -84,7 +84,7 @@ impl Default for ToolsConfig {
 fn matching<'a, T>(patterns: &'a BTreeMap<Pattern, T>, name: &str) -> impl Iterator<Item = &'a T> + use<'a, T> {
     let mut matching: Vec<_> = patterns.iter().filter(|(pattern, _)| pattern.matches(name)).collect();
     matching.sort_by_key(|(pattern, _)| std::cmp::Reverse(pattern.specificity()));
-    matching.into_iter().map(|(_, said)| said)
+    matching.into_iter().map(|(_, given)| given)
 }
 
 impl ToolsConfig {
@@ -121,7 +121,7 @@ impl ToolsConfig {
         self.echo.then(|| echo::tool(self.echo_effect)).into_iter().collect()
     }
 
-    /// Applies the limits to a tool that may have stricter ones, and adds what providers are told of it.
+    /// Applies the limits to a tool that may have stricter ones, and adds the hints for providers.
     pub(crate) fn limit(&self, tool: &mut ToolDescriptor) {
         let limits = self.limits_of(&tool.name);
         let timeout = limits.timeout.map(HumanDuration::get);
@@ -144,12 +144,12 @@ impl Config {
         EgressRules::new(self.egress.clone(), agents, default.unwrap_or_default())
     }
 
-    /// Narrows what a tool may do; a limit of its own that is narrower stays.
+    /// Narrows the limits of a tool; its own narrower ones stay.
     pub(crate) fn limit(&self, tool: &mut Tool) {
         self.tools.limit(Arc::make_mut(&mut tool.descriptor));
     }
 
-    /// Name of every tool that this configuration asks for.
+    /// Name of every tool of this configuration.
     #[must_use]
     pub fn tool_names(&self) -> Vec<Arc<str>> {
         let builtin = builtin(&self.tools).into_iter().map(|tool| Arc::clone(&tool.descriptor.name));
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn the_most_specific_pattern_decides_what_providers_are_told() {
+    fn the_most_specific_pattern_decides_the_hints_for_providers() {
         let definitions = serde_json::json!({
             "*": {"defer_loading": true, "allowed_callers": ["direct"]},
             "e*": {"defer_loading": false, "input_examples": [{"text": "hello"}]}

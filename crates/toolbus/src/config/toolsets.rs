@@ -16,7 +16,7 @@ use toolbus_protocol::EXECUTE_PYTHON_SCRIPT;
 use toolbus_protocol::topic::{self, SCRIPT_INVOKE};
 use toolbus_remote::{MAX_SCRIPT_SECONDS, SCRIPT_GRACE};
 
-/// The kind of backend, as answers name it.
+/// The kind of backend in replies.
 pub(crate) const PROVIDER: &str = "remote";
 
 /// Tool sets by name.
@@ -201,7 +201,7 @@ impl ToolsetConfig {
         self.kind == Kind::Remote && self.topic.as_deref() == Some(SCRIPT_INVOKE)
     }
 
-    /// Names of the tools of other programs that are known without asking these, without the prefix.
+    /// Names of the tools of other programs that the configuration lists, without the prefix.
     pub(crate) fn written_names(&self) -> impl Iterator<Item = String> {
         let scripts = self.is_of_scripts().then(|| EXECUTE_PYTHON_SCRIPT.to_owned());
         self.tools.keys().cloned().chain(scripts)

@@ -23,8 +23,8 @@ use super::{AmqpUrl, BusUrl, Config, ENVIRONMENT_PREFIX, Role, ScriptConfig};
 /// Start of the variables that look as if they belonged to the daemon.
 const LOOKALIKE: &str = "TOOLBUS_";
 
-/// Variables that start so and have a use of their own: in commands for operators, in the entry that `connect` writes for
-/// MCP clients, in the build and in the tests.
+/// Variables with this prefix and another use: in commands for operators, in the entry that `connect` writes for MCP
+/// clients, in the build and in the tests.
 const KNOWN: [&str; 7] = [
     "TOOLBUS_ADMIN_TOKEN",
     "TOOLBUS_BIN",
@@ -35,7 +35,7 @@ const KNOWN: [&str; 7] = [
     "TOOLBUS_TOKEN",
 ];
 
-/// Headers that are no credential, whatever they say.
+/// Headers that are no credential, whatever their values.
 const HARMLESS: [&str; 4] = ["accept", "accept-language", "content-type", "user-agent"];
 
 /// Most secrets that are named.
@@ -44,8 +44,8 @@ const MAX_UNREMOVABLE: usize = 20;
 /// Most stray variables that are named.
 const MAX_STRAYS: usize = 20;
 
-/// Variables that look like keys and are none: with one underscore for two. Those that a secret or the file of servers
-/// names are in use.
+/// Warnings about variables that look like keys and are none: with one underscore for two. Variables that a secret or
+/// the file of servers names are in use.
 pub(crate) fn strays(
     environment: &BTreeMap<String, String>,
     configuration: &Value,
@@ -65,7 +65,7 @@ pub(crate) fn strays(
     environment.keys().filter(is_stray).take(MAX_STRAYS).map(warning).collect()
 }
 
-/// Secrets that stay in what leaves the daemon.
+/// Warnings about secrets that cannot be removed from outputs of the daemon.
 fn unremovable(config: &Config) -> Vec<String> {
     let unremovable = config.unremovable();
     let named = unremovable.iter().take(MAX_UNREMOVABLE).map(|(key, why)| {
@@ -197,7 +197,7 @@ fn forgetful(config: &Config) -> Option<String> {
 /// Shortest token without a warning, in bytes.
 const MIN_TOKEN: usize = 16;
 
-/// Warnings about an HTTP server that admits more callers than is likely meant.
+/// Warnings about an HTTP server that probably admits more callers than intended.
 fn http(config: &Config) -> Vec<String> {
     let http = &config.http;
     let mut warnings = Vec::new();

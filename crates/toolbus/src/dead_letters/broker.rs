@@ -13,8 +13,8 @@ use super::letter::Letter;
 use super::queues::LetterQueue;
 use crate::config::Config;
 
-/// The dead letters of a configuration, on a connection of its own. What was read and neither removed nor replayed is back
-/// in its place when the connection ends.
+/// The dead letters of a configuration, on a connection of its own. Letters that were read and neither removed nor
+/// replayed are back in their queue when the connection ends.
 pub(crate) struct LetterBroker<'a> {
     config: &'a Config,
     letters: DeadLetters,

@@ -13,7 +13,7 @@ pub(crate) fn reasons() -> Vec<&'static str> {
     DeadReason::ALL.into_iter().map(DeadReason::as_str).chain(BROKER_REASONS).collect()
 }
 
-/// Features that tell dead letters apart, without possible secrets.
+/// Features that identify a dead letter, without possible secrets.
 #[derive(Debug, Clone, Default, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Letter {
@@ -34,7 +34,7 @@ pub(crate) struct Letter {
     pub(crate) kind: Option<String>,
     /// The agent that sent the request.
     pub(crate) agent: Option<String>,
-    /// The tool that was asked for.
+    /// The requested tool.
     pub(crate) tool: Option<String>,
     /// Where its reply should go.
     pub(crate) reply_to: Option<String>,
@@ -51,7 +51,7 @@ struct BodyNames {
 }
 
 impl Letter {
-    /// Reads what tells it from others.
+    /// Reads the features of a dead letter.
     pub(crate) fn read(queue: &str, dead: &DeadLetter) -> Self {
         let Properties { message_id, message_type, .. } = &dead.properties;
         let envelope = Envelope::read(&dead.properties);

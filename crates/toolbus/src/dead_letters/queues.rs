@@ -11,7 +11,7 @@ pub(crate) const QUEUES: [&str; 9] =
 /// End of the name of a queue of dead letters.
 const DEAD: &str = ".dlq";
 
-/// A queue whose dead letters are meant.
+/// A queue of the daemon, whose dead letters are of interest.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct LetterQueue {
     /// Name of the queue.
@@ -21,7 +21,7 @@ pub(crate) struct LetterQueue {
 }
 
 impl LetterQueue {
-    /// The topic of a request that does not say on which it came.
+    /// The topic of a request without a routing key of its own.
     pub(crate) fn topic_of(&self, letter: &Letter) -> Option<&str> {
         match letter.kind.as_deref() {
             Some(message_type::TOOL_LIST_REQUEST) => Some(topic::TOOL_LIST),
@@ -32,7 +32,7 @@ impl LetterQueue {
     }
 }
 
-/// The queues that are meant by this name, or all of the daemon's.
+/// The queues of this name, or all of the daemon's.
 pub(crate) fn letter_queues(config: &Config, named: Option<&str>) -> Result<Vec<LetterQueue>, String> {
     let prefix = config.queue_prefix();
     let letter_queue = |end: &str| {

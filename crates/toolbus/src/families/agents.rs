@@ -1,4 +1,4 @@
-//! Other agents: their tools, and what hears them.
+//! Other agents: their tools, and the consumers of their messages.
 
 use std::sync::Arc;
 
@@ -68,7 +68,7 @@ impl ToolFamily for AgentFamily {
         queues.into_iter().map(|queue| (queue, Takes::Requests)).collect()
     }
 
-    /// Has heard what agents say, and looks for tasks that are too late.
+    /// Consumes the announcements of agents, and looks for overdue tasks.
     fn work(&self, work: &mut Work<'_>) {
         let Some(service) = self.service.clone() else { return };
         work.background.spawn(service.clone().run());
@@ -123,7 +123,7 @@ fn of_rules(config: &Config, service: &AgentService) -> Result<A2aTools, AgentsE
     Ok(A2aTools::new(service.clone(), allowed(config), egress))
 }
 
-/// The announcer of the daemon as an agent, if the configuration says so.
+/// The announcer of the daemon as an agent, if configured.
 ///
 /// # Errors
 ///
@@ -150,8 +150,8 @@ fn allowed(config: &Config) -> AllowedAgents {
     AllowedAgents::new(sections.collect(), default)
 }
 
-/// The queues of what is heard of agents: announcements, and results that other replicas hand over to this one, in queues
-/// of its own, so that a flood delays nothing else.
+/// The queues of messages of agents: announcements, and results that other replicas hand over to this one, in separate
+/// queues, so that a flood delays nothing else.
 fn queues(config: &Config, service: &AgentService) -> Vec<Subscription> {
     let (prefix, [shared, own]) = (config.queue_prefix(), service.topics());
     let max_body = TaskReportHandler(service.clone()).max_body();
@@ -177,7 +177,7 @@ fn queues(config: &Config, service: &AgentService) -> Vec<Subscription> {
     if config.a2a.as_ref().is_some_and(|section| !section.announce.is_empty()) {
         let topics = [topic::agent_task(&config.bus.name), topic::agent_task_cancel(&config.bus.name)];
         let topics = topics.each_ref().map(String::as_str);
-        // Tasks are calls: which of them wait, and whose are refused, is decided by the places that callers have.
+        // Tasks are calls: the slots of their callers decide which of them wait and which are refused.
         let prefetch = config.invoke.prefetch();
         queues.push(queue(format!("{prefix}.tasks"), &topics, prefetch, MAX_TASK_BODY, Ownership::Shared));
     }

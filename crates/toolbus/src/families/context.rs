@@ -47,7 +47,7 @@ pub(crate) struct FamilyContext<'a> {
     pub(crate) budget: ResultBudget,
     /// Decide about calls, by the policy, whose registry has the tools.
     pub(crate) gates: Arc<Gates>,
-    /// Where commands and scripts are kept in, once there is one that needs it.
+    /// The sandbox of commands and scripts, once one of them needs it.
     pub(crate) sandbox: Arc<OnceCell<Sandbox>>,
     /// Makes calls of tools.
     pub(crate) invoker: DeferredInvoker,
@@ -77,7 +77,7 @@ impl<'a> FamilyContext<'a> {
         }
     }
 
-    /// Who may use what.
+    /// The policy for callers.
     pub(crate) fn policy(&self) -> &PolicyHandle {
         self.gates.policy()
     }

@@ -1,4 +1,4 @@
-//! MCP servers: what runs them, the tools that manage them, and requests about them.
+//! MCP servers: their bridge, the tools that manage them, and requests about them.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -36,7 +36,7 @@ pub(super) struct McpFamily {
     management: ManagementTools,
     bus: Arc<dyn Bus>,
     store: Arc<dyn Store>,
-    /// Whether replicas share the store; then they follow what is registered.
+    /// Whether replicas share the store; then they take over each other's registrations.
     is_shared: bool,
     /// Whether calls are taken, and so the tools published.
     is_working: Arc<AtomicBool>,
@@ -164,7 +164,7 @@ impl ToolFamily for McpFamily {
         ]
     }
 
-    /// Registers the tools that manage servers, and has requests about servers answered.
+    /// Registers the tools that manage servers, and serves requests about servers.
     fn work(&self, work: &mut Work<'_>) {
         self.is_working.store(true, Ordering::Relaxed);
         self.management.publish(work.config);
@@ -175,8 +175,8 @@ impl ToolFamily for McpFamily {
         let (notifier, notify) = work
             .dispatcher
             .notifier_of(Index::new(Arc::clone(&control), Arc::clone(&self.store)), Arc::clone(&self.bus));
-        let asked = RememberedAgents::new(Arc::clone(&self.store), Clock::SYSTEM);
-        let refresh = Arc::new(RefreshHandler::new(policy.clone(), notify, Arc::clone(&control), asked));
+        let remembered = RememberedAgents::new(Arc::clone(&self.store), Clock::SYSTEM);
+        let refresh = Arc::new(RefreshHandler::new(policy.clone(), notify, Arc::clone(&control), remembered));
         let ignores_unknown = work.config.mcp.unknown_server == UnknownServer::Ignore;
         work.handle(topic::MCP_MANAGE, Arc::new(ManageHandler::new(policy, control, invoker, ignores_unknown)));
         work.background.spawn(notifier.run());
@@ -214,7 +214,7 @@ fn number(count: usize) -> u64 {
     u64::try_from(count).unwrap_or(u64::MAX)
 }
 
-/// Every phase with its number of servers, also those that no server is in: so that a graph falls to zero.
+/// Every phase with its number of servers, also without any: so that a graph falls to zero.
 fn counted(servers: Vec<ServerStatus>) -> McpServerCounts {
     let in_phase = |phase: PhaseName| servers.iter().filter(|server| server.phase == phase).count();
     let phases = PhaseName::ALL.map(|phase| (phase.as_str(), number(in_phase(phase))));

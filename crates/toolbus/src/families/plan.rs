@@ -9,10 +9,10 @@ use toolbus_core::toolsets::SessionSet;
 use super::{FamilyError, FamilyGuide, ToolFamily};
 use crate::config::Config;
 
-/// A change of what runs.
+/// A change of running parts.
 pub(crate) type Commit = Box<dyn FnOnce() + Send + Sync>;
 
-/// The configuration that families make their tools of, and what they make beside tools.
+/// The configuration of which families make their tools, and what they make beside tools.
 pub(crate) struct FamilyPlan<'a> {
     pub(crate) config: &'a Config,
     /// Gives the tool sets whose sessions go on.
@@ -43,11 +43,11 @@ pub(crate) struct Planned {
     pub(crate) commits: Vec<Commit>,
 }
 
-/// Has each family make ready what its tools need.
+/// Prepares what the tools of each family need.
 ///
 /// # Errors
 ///
-/// If a family cannot have what its settings ask for.
+/// If a family cannot be prepared as configured.
 pub(crate) async fn prepare(families: &[Box<dyn ToolFamily>], config: &Config) -> Result<(), FamilyError> {
     for family in families {
         family.prepare(config).await?;

@@ -62,14 +62,14 @@ struct LearntSet {
     /// The program that provides the tools; absent for a daemon and a bridge.
     provider: Option<AgentName>,
     state: Mutex<LearntState>,
-    /// Whether the other daemon has listed its tools, or does not answer.
+    /// Whether the other daemon has listed its tools, or its reply is overdue.
     is_tried: watch::Sender<bool>,
 }
 
 #[derive(Default)]
 struct LearntState {
     is_known: bool,
-    /// When the other daemon said last what it has.
+    /// Time of the last list of the other daemon.
     heard: Option<Instant>,
     last_error: Option<String>,
     tools: usize,
@@ -161,7 +161,7 @@ impl RemoteSets {
         }
     }
 
-    /// Publishes what the other daemon lists, as far as it can be used.
+    /// Registers the tools that the other daemon lists, as far as they can be used.
     async fn take(&self, set: &Arc<LearntSet>, listing: RemoteListing, limits: &Limits, scanner: &Arc<Scanner>) {
         let RemoteListing { agent, tools, notice, bridge, rivals } = listing;
         let (bridge, rivals) =
@@ -328,7 +328,7 @@ impl LearntSet {
                 let beginning = format!("{}.", self.prefix);
                 match wanted.name.strip_prefix(&beginning) {
                     Some(name) => admits(name),
-                    // What models call it tells the name only where no more than the dot was replaced.
+                    // The alias for models yields the name only where no more than the dot was replaced.
                     None => rest_of_alias(wanted.name, &beginning).is_some_and(|rest| {
                         if is_alias_of(wanted.name, &format!("{beginning}{rest}")) {
                             admits(rest)
@@ -352,12 +352,12 @@ impl LearntSet {
         }
     }
 
-    /// Notes that the other daemon has said what it has.
+    /// Notes a list of the other daemon.
     fn hear(&self) {
         self.state.lock().heard = Some(Clock::SYSTEM.now());
     }
 
-    /// Notes what is wrong with the other daemon, if anything is.
+    /// Notes the problem of the other daemon, if there is one.
     fn note(&self, error: Option<String>) {
         let mut state = self.state.lock();
         if state.last_error == error {

@@ -68,7 +68,7 @@ fn endpoints(config: &Config, redactor: &Redactor) -> Result<Vec<Tool>, Endpoint
     config.rest.all().map(tool).collect()
 }
 
-/// An endpoint under the name by which it is called, so that its failures name what the caller knows.
+/// An endpoint under its published name, which its failures have, too.
 fn published(endpoint: &Endpoint, members: &ToolsetMembers<'_>) -> Endpoint {
     let mut published = endpoint.clone();
     published.name = members.published(&endpoint.name).to_string();
@@ -83,8 +83,8 @@ fn membership(endpoint: &Endpoint, members: &ToolsetMembers<'_>) -> Option<Membe
     })
 }
 
-/// The executors of the tools of a set, by their names within it. Endpoints have no state, so that all sessions share it; what a
-/// session has of its own is its life.
+/// The executors of the tools of a set, by their names within it. Endpoints have no state, so that all sessions share
+/// it; only the lifetime of a session is its own.
 #[derive(Clone)]
 struct Endpoints(Arc<HashMap<Arc<str>, Arc<dyn AnyExecutor>>>);
 

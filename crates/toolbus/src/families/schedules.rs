@@ -1,4 +1,4 @@
-//! Tasks that agents schedule: their tools, and what publishes them.
+//! Tasks that agents schedule: their tools, and their publisher.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,7 +20,7 @@ use toolbus_store::StoreUrl;
 use super::{Contributions, FamilyContext, FamilyError, FamilyGuide, FamilyPlan, Purpose, ToolFamily, Work};
 use crate::config::daemon::Role;
 
-/// Longest time for what is being published when the daemon ends.
+/// Longest time for publications in progress when the daemon ends.
 const PUBLISH_TIME: Duration = Duration::from_secs(5);
 
 /// Scheduled tasks.
@@ -33,7 +33,7 @@ pub(super) struct ScheduleFamily {
     is_daemon: bool,
     /// Whether the configuration has a section for them.
     is_on: bool,
-    /// Cancelled when tasks are published no more.
+    /// Cancelled when tasks are no longer published.
     stop: CancellationToken,
     scheduler: Mutex<JoinSet<()>>,
 }
@@ -97,7 +97,7 @@ impl ToolFamily for ScheduleFamily {
     fn end(&self, patience: Duration) -> BoxFuture<'_, ()> {
         let mut scheduler = std::mem::take(&mut *self.scheduler.lock());
         async move {
-            // A message that is being published has its time; the rest ends with the set.
+            // A publication in progress has its time; the other tasks end with the set.
             let _ = tokio::time::timeout(PUBLISH_TIME.min(patience), scheduler.join_next()).await;
         }
         .boxed()

@@ -1,4 +1,4 @@
-//! Scripts: what the configuration says of them, with what runs them.
+//! Scripts: their configuration, with what runs them.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -53,7 +53,7 @@ pub(super) enum ScriptsError {
     /// There is no Python.
     #[error("script.python: {0}")]
     Interpreter(#[from] InterpreterError),
-    /// There is no sandbox, or one that is too weak.
+    /// The sandbox is missing or too weak.
     #[error(transparent)]
     Sandbox(#[from] StartError),
     /// Packages that were installed cannot be kept.
@@ -68,7 +68,7 @@ pub(super) enum ScriptsError {
     #[cfg(feature = "kubernetes")]
     #[error(transparent)]
     Cluster(#[from] toolbus_kubernetes::ClusterError),
-    /// The runner is not part of this program, which a loaded configuration has been told.
+    /// The runner is not part of this program; [`Config::load`] reports that.
     #[cfg(not(feature = "kubernetes"))]
     #[error("script.runner: this program is built without \"kubernetes\"")]
     NoKubernetes,
@@ -114,7 +114,8 @@ impl ToolFamily for ScriptFamily {
         Phase::Backends
     }
 
-    /// Gets ready to run what the configuration of the start asks for, and finds out how well this system can keep it in.
+    /// Prepares the languages and packages of the configuration, and finds out how well this system can isolate
+    /// scripts.
     fn prepare<'a>(&'a self, config: &'a Config) -> BoxFuture<'a, Result<(), FamilyError>> {
         let start = async || -> Result<_, ScriptsError> {
             let Some(section) = script_section(config) else { return Ok(None) };
@@ -166,7 +167,7 @@ impl ToolFamily for ScriptFamily {
         });
     }
 
-    /// Ends what is kept ready.
+    /// Ends the prepared runners.
     fn end(&self, _: Duration) -> BoxFuture<'_, ()> {
         async move {
             if let Some(runs) = self.runs() {
@@ -210,7 +211,7 @@ impl ScriptRuns {
                 };
                 let python = settings.interpreter.clone();
                 let runner = SandboxRunner::start(settings, strongest).await?;
-                // Commands and pip are kept in as scripts are.
+                // Commands and pip run in the sandbox as scripts do.
                 let _ = sandbox.set(runner.sandbox().clone());
                 match installer(section, &python, Some(runner.sandbox()))? {
                     Some(installer) => Arc::new(runner.with_installer(installer)),
@@ -251,7 +252,7 @@ async fn in_pods(_: &ScriptConfig) -> Result<Arc<dyn Runner>, ScriptsError> {
     Err(ScriptsError::NoKubernetes)
 }
 
-/// Installs the packages that scripts may ask for, if there are any.
+/// The installer of the packages that scripts may request, if there are any.
 fn installer(
     section: &ScriptConfig,
     interpreter: &Interpreter,
@@ -279,7 +280,7 @@ fn settings(section: &ScriptConfig, config: &Config, memory: Option<&Arc<dyn Wor
     Settings { memory, ..section.settings(config.invoke.max_timeout) }
 }
 
-/// The queue bounds what waits of one agent; what waits of all has a place to run already, as calls.
+/// Bounds of running and waiting scripts. The queue bounds those of one agent; all of them hold slots of calls already.
 fn bounds(section: &ScriptConfig, config: &Config) -> Bounds {
     Bounds {
         running: section.in_flight(),
@@ -288,7 +289,7 @@ fn bounds(section: &ScriptConfig, config: &Config) -> Bounds {
     }
 }
 
-/// The tools without what runs them.
+/// The tools without a runner.
 fn described(section: &ScriptConfig, config: &Config, memory: Option<&Arc<dyn WorkingMemory>>) -> Vec<Tool> {
     let python = settings(section, config, memory);
     let level = (section.runner == RunnerKind::Sandbox).then_some(section.sandbox.require);

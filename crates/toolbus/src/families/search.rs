@@ -84,7 +84,7 @@ pub(crate) fn short_lists(above: usize) -> ShortLists {
     let rules = ShortListRules {
         above,
         is_finder: |tool| *tool.source == *search::SOURCE && *tool.name == *search::FINDER,
-        // Tools of MCP servers can also be called by one that clients know.
+        // Tools of MCP servers can also be called by another tool that clients know.
         is_always: |tool| {
             [search::SOURCE, guides::SOURCE].contains(&&*tool.source) || *tool.name == *model_tools::INVOKE
         },

@@ -1,4 +1,4 @@
-//! MCP servers: what the configuration says of them, kept running by the bridge, and their instructions as resources.
+//! MCP servers: their configuration, the bridge that keeps them running, and their instructions as resources.
 
 use std::io;
 use std::sync::Arc;
@@ -44,7 +44,7 @@ pub(crate) struct AppServers {
     bridge: mcp::Servers,
     launcher: Launcher,
     observer: Arc<dyn McpClientEvents>,
-    /// The servers as they are configured, with what is wrong with them.
+    /// The configured servers, with their mistakes.
     configured: Arc<RwLock<McpServers>>,
 }
 
@@ -75,8 +75,9 @@ impl AppServers {
         &self.bridge
     }
 
-    /// The servers of a configuration with their places, and the tool sets that are built for each session. A set that
-    /// `known` gives for a name goes on, with its sessions. Nothing is started. Servers that cannot be used are left out.
+    /// The servers of a configuration with their tool sets, and the sets that are built for each session. A set that
+    /// `known` gives for a name goes on, with its sessions. Nothing is started. Servers that cannot be used are left
+    /// out.
     pub(crate) fn plan(
         &self,
         config: &Config,

@@ -1,7 +1,7 @@
 //! OpenAPI specifications at addresses: read at the start and at each reload.
 //!
-//! A service that is away must not keep the daemon from starting. So a specification that cannot be had costs its own
-//! tools alone, and after a reload those that it had before stay.
+//! A service that is away must not keep the daemon from starting. So only the tools of a specification that cannot be
+//! read are missing, and after a reload its previous ones stay.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -23,12 +23,12 @@ const PATIENCE: Duration = Duration::from_secs(20);
 /// Largest specification, in bytes.
 const MAX_SPECIFICATION: usize = 16 * 1024 * 1024;
 
-/// The same configuration with what its specifications at addresses describe; and what is to be told of them. For one that
-/// cannot be had, `running` gives what it was before.
+/// The same configuration with the endpoints of its specifications at addresses, and notes on these. For a
+/// specification that cannot be read, `running` has the previous endpoints.
 pub(crate) async fn with_specifications(config: &Config, running: Option<&Config>) -> (Config, Vec<String>) {
     let mut next = config.clone();
     let at_addresses = config.rest.openapi.iter().filter_map(|(name, one)| Some((name, one, one.url.as_deref()?)));
-    let mut told = Vec::new();
+    let mut notes = Vec::new();
     for (name, read) in
         join_all(at_addresses.map(|(name, one, url)| async move { (name, read(config, one, url).await) })).await
     {
@@ -36,7 +36,7 @@ pub(crate) async fn with_specifications(config: &Config, running: Option<&Config
         let read = read.and_then(|described| distinct(&next, described));
         match read {
             Ok(described) => {
-                told.extend(described.notes.iter().map(|note| format!("{key}: {note}")));
+                notes.extend(described.notes.iter().map(|note| format!("{key}: {note}")));
                 next.rest.described.insert(key, described);
             }
             Err(what) => {
@@ -51,11 +51,11 @@ pub(crate) async fn with_specifications(config: &Config, running: Option<&Config
                     }
                     None => "it has no tools until a reload finds it",
                 };
-                told.push(format!("{key}: {what}; {outcome}"));
+                notes.push(format!("{key}: {what}; {outcome}"));
             }
         }
     }
-    (next, told)
+    (next, notes)
 }
 
 /// Fetches and reads a specification.

@@ -1,4 +1,4 @@
-//! Tasks that agents give to others: their tools, and what takes reports and watches times.
+//! Tasks that agents give to others: their tools, the consumer of reports, and the watch on deadlines.
 
 use std::sync::Arc;
 
@@ -26,7 +26,7 @@ pub(super) struct SubagentFamily {
     subagents: Option<Subagents>,
     /// Whether this process takes reports.
     takes_reports: bool,
-    /// Cancelled when times are watched no more.
+    /// Cancelled when deadlines are no longer watched.
     stop: CancellationToken,
 }
 

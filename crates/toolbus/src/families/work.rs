@@ -38,7 +38,7 @@ pub(crate) struct Contributions {
     pub(crate) remote: Option<Box<dyn Fn() -> Vec<RemoteSetHealth> + Send + Sync>>,
 }
 
-/// A queue, and what it brings.
+/// A queue, and the kind of its messages.
 pub(crate) type Queue = (Subscription, Takes);
 
 /// Kind of messages of a queue.

@@ -49,7 +49,7 @@ use crate::config::Config;
 use crate::http::{Health, McpAdmin, ReloadReport};
 
 /// The name that stands for every caller without a section.
-pub const EVERYBODY: &str = "default";
+pub const DEFAULT_AGENT: &str = "default";
 
 /// Longest part of a name that an error repeats, in characters.
 const MAX_SHOWN: usize = 64;
@@ -63,11 +63,11 @@ const MAX_RELOADS: usize = 8;
 /// A request for a reload; the report goes to the sender.
 pub type ReloadRequest = oneshot::Sender<ReloadReport>;
 
-/// Admin API: what operators can read and change.
+/// Admin API: the reads and changes of operators.
 pub struct Admin {
     /// The gates that calls pass.
     pub gates: Arc<Gates>,
-    /// Keeps what is switched off.
+    /// Stores the switches.
     pub switches: Arc<SwitchStore>,
     /// Pins of tools.
     pub pins: Option<Pins>,
@@ -79,11 +79,11 @@ pub struct Admin {
     pub metrics: Option<MetricsText>,
     /// State of families.
     pub families: FamilyViews,
-    /// Dead letters; `None` where only a configuration is asked.
+    /// Dead letters; `None` for a configuration alone.
     pub dead_letters: Option<DeadLetterAdmin>,
-    /// Records what operators do.
+    /// Records the actions of operators.
     pub audit: Arc<dyn Audit>,
-    /// The daemon as a whole; `None` where only a configuration is asked.
+    /// The daemon as a whole; `None` for a configuration alone.
     pub daemon: Option<DaemonAdmin>,
 }
 
@@ -192,7 +192,7 @@ impl Admin {
         Ok(Explained { agent: agent.clone(), tool: tool.clone(), passes, steps })
     }
 
-    /// Returns the newest calls that are meant.
+    /// Returns the newest matching calls.
     #[must_use]
     pub fn recent(&self, query: &RecentQuery) -> RecentFound {
         query.find(&self.recent)
@@ -259,7 +259,7 @@ impl Admin {
             }
             Switch::Source(name) => policy.current().tools().iter().any(|tool| tool.source == *name),
             Switch::Agent(name) => {
-                **name == *EVERYBODY || policy.agents().iter().any(|agent| agent.as_str() == &**name)
+                **name == *DEFAULT_AGENT || policy.agents().iter().any(|agent| agent.as_str() == &**name)
             }
         }
     }
@@ -357,7 +357,7 @@ impl DaemonAdmin {
         (Self { health, files, has_state_in_memory, reloads }, requests)
     }
 
-    /// Whether requests can be taken and answered now.
+    /// Whether requests can be taken and served now.
     #[must_use]
     pub fn is_ready(&self) -> bool {
         self.health.readiness().ready
@@ -487,7 +487,7 @@ fn caller(name: &str, role: &CallerQuery) -> Result<Caller, ApiError> {
         ApiError::bad_request(format!("`{shown}` {error}"))
     };
     let named = match name {
-        EVERYBODY => Caller::unknown(),
+        DEFAULT_AGENT => Caller::unknown(),
         name => Caller::agent(AgentName::parse(name).map_err(refused)?),
     };
     let given = |text: &Option<String>| text.as_deref().filter(|text| !text.is_empty()).map(Arc::from);

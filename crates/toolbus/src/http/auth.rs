@@ -30,7 +30,7 @@ use crate::config::{Config, HttpConfig};
 const RECORD_PERIOD: Duration = Duration::from_secs(10);
 /// Most addresses that are counted apart.
 const MAX_ADDRESSES: usize = 256;
-/// Says which hosts this server is addressed by.
+/// Error about a `Host` header that is not one of this server.
 const WRONG_HOST: &str = "this server is addressed by IP address, as `localhost`, or by a name that its operator lists \
                           in http.allowed_hosts: check the host in the address, and the `Host` header that a proxy \
                           sends on";
@@ -94,7 +94,7 @@ pub(super) async fn check_host(State(auth): State<Arc<HttpAuth>>, request: Reque
         return next.run(request).await;
     }
     match is_for_mcp(request.uri().path()) {
-        true => HttpRefusal::misdirected(WRONG_HOST).answer(request.into_body()).await,
+        true => HttpRefusal::misdirected(WRONG_HOST).respond(request.into_body()).await,
         false => (StatusCode::MISDIRECTED_REQUEST, format!("{WRONG_HOST}\n")).into_response(),
     }
 }
@@ -108,15 +108,15 @@ async fn check(State(auth): State<Arc<HttpAuth>>, request: Request, next: Next) 
     let (mut parts, body) = request.into_parts();
     let page = match origin::page(&parts.headers, &auth.names()) {
         Ok(page) => page,
-        Err(refusal) => return refusal.answer(body).await,
+        Err(refusal) => return refusal.respond(body).await,
     };
     if parts.method == Method::OPTIONS && page.is_some() && origin::is_preflight(&parts.headers) {
         return origin::preflight(page, &parts.headers);
     }
     let response = match auth.admit(&parts).await {
-        Err(refusal) => refusal.answer(body).await,
+        Err(refusal) => refusal.respond(body).await,
         Ok(principal) => match auth.bodies.read(body, &parts.headers).await {
-            Err((refusal, rest)) => refusal.answer(rest).await,
+            Err((refusal, rest)) => refusal.respond(rest).await,
             Ok(whole) => {
                 let token = principal.token;
                 parts.extensions.insert::<Principal>(principal);
@@ -174,7 +174,7 @@ pub(super) async fn slowed(connection: Option<&Arc<ConnectionState>>) -> bool {
     has_slot
 }
 
-/// Whether a query holds what looks like a token.
+/// Whether a query seems to contain a token.
 fn has_token(query: Option<&str>) -> bool {
     query.unwrap_or_default().split('&').any(|part| {
         let name = part.split('=').next().unwrap_or_default();

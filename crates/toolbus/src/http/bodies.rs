@@ -1,4 +1,4 @@
-//! Bounds of bodies: what a request may bring, and what may be queued for clients that do not read.
+//! Bounds of bodies: of requests, and of responses that are queued for clients that do not read.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -55,7 +55,7 @@ impl Bodies {
     ///
     /// # Errors
     ///
-    /// If the body is too large, too slow or incomplete, or there is no room for it; with what is left of it.
+    /// If the body is too large, too slow or incomplete, or there is no room for it; with the rest of it.
     pub(super) async fn read(&self, body: Body, headers: &HeaderMap) -> Result<Whole, (HttpRefusal, Body)> {
         let announced = headers.get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse::<usize>().ok());
         if announced.is_some_and(|length| length > self.max) {
@@ -151,7 +151,7 @@ impl QueuedResponses {
         let (parts, body) = response.into_parts();
         if body.size_hint().exact().is_none() {
             let responses = Self(Arc::clone(&self.0));
-            // Without an error at its end, a client would take what arrived for all of it.
+            // Without an error at its end, the client would take the arrived part for the whole.
             let untaken = || axum::Error::new("too much waits for this client");
             let counted = body
                 .into_data_stream()
@@ -159,11 +159,11 @@ impl QueuedResponses {
             return Response::from_parts(parts, Body::from_stream(counted));
         }
         let Ok(bytes) = to_bytes(body, usize::MAX).await else {
-            return HttpRefusal::untaken().answer(Body::empty()).await;
+            return HttpRefusal::untaken().respond(Body::empty()).await;
         };
         match self.count(bytes, token) {
             Some(bytes) => Response::from_parts(parts, Body::from(bytes)),
-            None => HttpRefusal::untaken().answer(Body::empty()).await,
+            None => HttpRefusal::untaken().respond(Body::empty()).await,
         }
     }
 
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_waits_is_bounded_for_each_token_and_for_all_and_counts_until_it_is_taken() {
+    async fn queued_responses_are_bounded_for_each_token_and_in_total_until_they_are_sent() {
         let responses = QueuedResponses::default();
         let mut waiting = Vec::new();
         for token in 0..MAX_OF_ALL / MAX_OF_TOKEN {
@@ -211,7 +211,7 @@ mod tests {
             assert_eq!(response(&responses, token as u64).await, Err(503));
         }
         assert_eq!(response(&responses, 99).await, Err(503));
-        // A part of what is taken is still what waits.
+        // A part of a taken response still counts as queued.
         let part = waiting.pop().unwrap().slice(..1);
         assert_eq!(response(&responses, 99).await, Err(503));
         drop(part);
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_refused_response_says_that_the_request_was_carried_out_and_names_no_time_to_retry() {
+    async fn a_refused_response_states_that_the_request_was_carried_out_and_has_no_time_to_retry() {
         let responses = QueuedResponses::default();
         let large = || Response::new(Body::from(vec![b'x'; LARGE]));
         let mut queued = Vec::new();
@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_stream_with_too_much_in_it_is_broken_off_and_small_parts_are_not_counted() {
+    async fn a_stream_with_too_many_queued_bytes_is_aborted_and_small_parts_are_not_counted() {
         let responses = QueuedResponses::default();
         let parts = |size, count| {
             let parts = (0..count).map(move |_| Ok::<_, axum::Error>(Bytes::from(vec![b'x'; size])));

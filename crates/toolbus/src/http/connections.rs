@@ -121,7 +121,7 @@ pub(super) async fn serve_one<S>(
 {
     let deregister = state.deregister_on_drop();
     let connection = http1::Builder::new()
-        // `ConnectionState` keeps the times: hyper does not tell a slow head from an idle connection.
+        // `ConnectionState` keeps the times: hyper does not distinguish a slow head from an idle connection.
         .header_read_timeout(None)
         .keep_alive(keep_alive)
         .max_headers(MAX_HEADERS)
@@ -184,7 +184,7 @@ struct Reported {
 
 impl Drop for Reported {
     fn drop(&mut self) {
-        self.state.answered();
+        self.state.responded();
     }
 }
 
@@ -205,8 +205,8 @@ impl HttpBody for Reported {
     }
 }
 
-/// A stream that reports to the connection's state what arrives, and whether what is written is read at the other end:
-/// the system buffers little of it ([`SEND_BUFFER`]).
+/// A stream that reports to the connection's state the arrival of bytes, and whether the client reads its response: the
+/// system buffers little of it ([`SEND_BUFFER`]).
 struct Watched<S> {
     stream: S,
     state: Arc<ConnectionState>,

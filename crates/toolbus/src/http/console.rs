@@ -1,5 +1,5 @@
-//! The console: pages on which operators see what agents do, and act. The server writes whole pages, which need no scripts
-//! to be read; one script adds liveness and keys.
+//! The console: pages on which operators see the work of agents, and act. The server writes whole pages, which need no
+//! scripts to be read; one script adds liveness and keys.
 
 use std::sync::Arc;
 
@@ -45,7 +45,7 @@ use page::PageWriter;
 /// Where the console is.
 pub(super) const PATH: &str = "/console";
 
-/// Policy of what pages may load and send: their own script, style, images and forms, and nothing from elsewhere.
+/// Content security policy: pages load and send their own script, style, images and forms alone.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; \
                       form-action 'self'; frame-ancestors 'none'; base-uri 'none'";
 const HEADERS: [(&str, &str); 5] = [
@@ -66,7 +66,7 @@ pub struct Console {
     pub admin: Arc<Admin>,
     /// Makes calls as agents.
     pub calls: OperatorCalls,
-    /// Removes secrets from what pages show.
+    /// Removes secrets from pages.
     pub redactor: Redactor,
     /// The calls of the last hour.
     pub history: Arc<LastHour>,
@@ -84,7 +84,7 @@ pub struct Console {
 
 /// A page, or why there is none.
 type PageResult = Result<Response, ApiError>;
-/// Who acts on a page, for the audit.
+/// The operator on a page, for the audit.
 type ByOperator = Extension<Actor>;
 
 /// The routes below `/console`.

@@ -1,6 +1,6 @@
-//! The entrance of the HTTP port. It runs on the thread of health probes, beside the threads that everything else runs on:
-//! it serves those itself, and hands all other connections on. So no number of other connections takes the probes' slots,
-//! and no work of others their time.
+//! The entrance of the HTTP port. It runs on the thread of health probes, beside the threads that everything else runs
+//! on: it serves those itself, and hands all other connections on. So other connections take neither the probes' slots
+//! nor their time.
 
 use std::collections::VecDeque;
 use std::future::pending;
@@ -27,7 +27,7 @@ const PROBES: [&str; 4] = ["/livez", "/readyz", "/healthz", "/status"];
 const END: &[u8] = b"\r\n\r\n";
 /// Largest head of a probe, in bytes.
 const MAX_HEAD: usize = 4 * 1024;
-/// Connections that have sent nothing yet. A further one takes the place of the oldest.
+/// Connections that have sent nothing yet. A further one replaces the oldest.
 const MAX_SILENT: usize = 256;
 /// Connections that were handed on, and not accepted yet. Further ones are closed.
 const MAX_HANDED: usize = 1024;
@@ -81,7 +81,7 @@ impl Entrance {
                     self.other_slots.make_room();
                 };
                 let (stream, remote) = next(&mut listener, make_room).await;
-                // A client that speaks at once has mostly done so by now, and waits for no other.
+                // Most clients have sent their first bytes by now, and wait for no other.
                 let head = first_bytes(&stream);
                 let entering = connections.spawn(Arc::clone(&self).enter(stream, remote, head.is_some()));
                 if head.is_none() {
@@ -135,8 +135,8 @@ fn first_bytes(stream: &TcpStream) -> Option<Vec<u8>> {
     Some(bytes)
 }
 
-/// Whether this begins with the whole head of a health probe; what comes after it gets no response. One that comes in pieces
-/// is served like any other request: its connection has to wait.
+/// Whether this begins with the whole head of a health probe; bytes after it get no response. A head that comes in
+/// pieces is served like any other request: its connection has to wait.
 fn is_probe(head: &[u8]) -> bool {
     let path = head.strip_prefix(b"GET ").or_else(|| head.strip_prefix(b"HEAD "));
     let is_path = |path: &[u8]| {
@@ -151,7 +151,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_whole_head_of_a_health_probe_is_one_and_nothing_else() {
+    fn only_the_complete_head_of_a_health_request_is_a_probe() {
         for (head, expected) in [
             ("GET /livez HTTP/1.1\r\nHost: a\r\n\r\n", true),
             ("HEAD /readyz?verbose HTTP/1.0\r\n\r\n", true),

@@ -1,4 +1,4 @@
-//! Health and status: what `/readyz`, `/status` and the admin API say of the daemon.
+//! Health and status of the daemon in `/readyz`, `/status` and the admin API.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -107,7 +107,7 @@ impl McpAdmin for NoServers {
     }
 }
 
-/// The daemon at one moment. Says nothing of who may do what.
+/// The daemon at one moment, without the rules of agents.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct DaemonHealth {
@@ -115,7 +115,7 @@ pub struct DaemonHealth {
     pub build: Build,
     /// Seconds since the start.
     pub uptime_seconds: u64,
-    /// As `/readyz` says.
+    /// Whether `/readyz` reports the daemon as ready.
     pub ready: bool,
     /// Whether the daemon finishes its calls and takes no new ones.
     pub draining: bool,
@@ -201,14 +201,14 @@ pub struct BrokerStatus {
     pub reconnects: u64,
     /// The last reason for being unconnected.
     pub last_error: Option<String>,
-    /// Every queue that is meant to be consumed.
+    /// Every queue that the daemon should consume.
     pub consumers: Vec<ConsumerStatus>,
-    /// Messages in the dead-letter queues beside those, as the broker said last; absent while no count is known.
+    /// Messages in the dead-letter queues beside those, as the broker last reported; absent while no count is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dead_letters: Option<u64>,
 }
 
-/// A queue that is meant to be consumed.
+/// A queue that the daemon should consume.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ConsumerStatus {
     /// Name of the queue.
@@ -265,7 +265,7 @@ impl Health {
         self.draining.load(Ordering::Acquire)
     }
 
-    /// Whether requests can be taken and answered now, and if not, why.
+    /// Whether requests can be taken and served now, and if not, why.
     #[must_use]
     pub fn readiness(&self) -> Readiness {
         let mut blocked_by = Vec::new();
@@ -349,7 +349,7 @@ impl Health {
         }
     }
 
-    /// Who may use what.
+    /// The policy for callers.
     pub(super) fn policy(&self) -> &PolicyHandle {
         &self.sources.policy
     }
@@ -413,7 +413,7 @@ impl Health {
         required_servers.iter().filter_map(blocker).collect()
     }
 
-    /// Remembers what came of a reload that has just ended.
+    /// Remembers the report of a reload that has just ended.
     pub fn reloaded(&self, report: ReloadReport) {
         let mut reloads = self.reloads.lock();
         let counts = &mut reloads.counts;
@@ -435,7 +435,7 @@ impl Health {
     }
 }
 
-/// Replaces what is wrong with an MCP server in public parts.
+/// Replaces the error of an MCP server in public parts.
 const NOT_PUBLIC: &str = "an MCP server cannot be used as it is configured: `toolbus status` says which, and why";
 
 impl DaemonHealth {
@@ -469,7 +469,7 @@ mod tests {
     use crate::http::tests::sources;
 
     #[test]
-    fn uptime_and_the_age_of_a_reload_are_told_in_seconds() {
+    fn uptime_and_the_age_of_a_reload_are_in_seconds() {
         let clock = Clock::manual();
         let (_bus, state) = watch::channel(BusState::default());
         let health = Health::new(HealthSources { clock, ..sources(state, Registry::new()) });

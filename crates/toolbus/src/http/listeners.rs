@@ -44,17 +44,17 @@ const MAX_REDACTED: usize = 64 * 1024 * 1024;
 const NO_CONSOLE: &str = "The console is off. Set http.admin_token, and http.console to true where http.listen is no \
                           address of this machine alone; then restart the daemon.\n";
 
-/// Who may use the socket: only the user of the daemon.
+/// Mode of the socket: only the user of the daemon may use it.
 const MODE: u32 = 0o600;
 /// Longest wait for another daemon that is taking a socket of the same folder.
 const LOCK_TIME: Duration = Duration::from_secs(5);
-/// Time between two looks at the lock.
+/// Time between two attempts to take the lock.
 const LOCK_PAUSE: Duration = Duration::from_millis(20);
 /// Longest wait for a process that may listen on an existing socket.
-const ANSWER_TIME: Duration = Duration::from_secs(2);
+const CONNECT_TIME: Duration = Duration::from_secs(2);
 /// Random characters of the name of the folder in which the socket is made.
 const RANDOM: usize = 6;
-/// Longest path that a client can connect to, in bytes: what fits into the system's form of an address.
+/// Longest path that a client can connect to, in bytes: the limit of the system.
 const MAX_PATH: usize = 107;
 
 /// Why the HTTP server cannot listen, and which key to change.
@@ -140,9 +140,9 @@ impl Listeners {
         Ok(Self { server, socket })
     }
 
-    /// Serves `state` on the port and `admin` on the socket until `stop` is cancelled. Health probes and the socket have a
-    /// thread of their own, and answer whatever the other threads do. The tasks end once the requests in progress are
-    /// answered.
+    /// Serves `state` on the port and `admin` on the socket until `stop` is cancelled. Health probes and the socket
+    /// have a thread of their own, and respond whatever the other threads do. The tasks end once the requests in
+    /// progress have their responses.
     pub fn serve(self, state: HttpState, admin: Router, stop: &CancellationToken) -> JoinSet<()> {
         let Self { server, socket } = self;
         let (others, stop) = (Handle::current(), stop.clone());
@@ -234,7 +234,7 @@ pub(super) fn router(state: HttpState) -> Router {
     all.layer(from_fn_with_state(auth, auth::check_host))
 }
 
-/// Answers while the process runs: a broker that is away is no reason to restart it.
+/// Responds while the process runs: a broker that is away is no reason to restart it.
 async fn alive() -> impl IntoResponse {
     no_store("ok\n")
 }
@@ -290,7 +290,7 @@ async fn redact(State(redactor): State<Redactor>, response: Response) -> Respons
     }
 }
 
-/// Why there is no socket for operators, and what to do about it.
+/// Why there is no socket for operators, and the next step.
 #[derive(Debug, thiserror::Error)]
 pub enum SocketError {
     /// Another daemon has it.
@@ -333,7 +333,7 @@ pub struct AdminSocket {
     file: SocketFile,
 }
 
-/// The file of a socket; removed when dropped, as long as it is still the one that was made.
+/// The file of a socket; removed when dropped, as long as it is still this one.
 #[derive(Debug)]
 struct SocketFile {
     path: PathBuf,
@@ -341,21 +341,21 @@ struct SocketFile {
 }
 
 impl AdminSocket {
-    /// Takes the socket. One that a dead daemon left is replaced.
+    /// Takes the socket. A socket that a dead daemon left is replaced.
     ///
     /// # Errors
     ///
-    /// If another daemon answers there, the path is something else than a socket, or the system refuses.
+    /// If another daemon listens there, the path is something else than a socket, or the system refuses.
     pub async fn bind(path: &Path) -> Result<Self, SocketError> {
         let refused = |source| SocketError::Other { path: path.to_owned(), source };
         if path.as_os_str().len() > MAX_PATH {
             return Err(refused(io::Error::other(format!("the path has more than {MAX_PATH} bytes"))));
         }
-        // Held until the socket is in its place: of two daemons that start at once, the second finds the first.
+        // Held until the socket is at its path: of two daemons that start at once, the second finds the first.
         let _lock = lock(path).await?;
         match std::fs::symlink_metadata(path) {
             Ok(found) if !found.file_type().is_socket() => return Err(SocketError::NoSocket(path.to_owned())),
-            Ok(_) if answers(path).await.map_err(refused)? => return Err(SocketError::InUse(path.to_owned())),
+            Ok(_) if has_listener(path).await.map_err(refused)? => return Err(SocketError::InUse(path.to_owned())),
             Ok(_) => tracing::info!(path = %path.display(), "admin: replacing the socket of a daemon that is gone"),
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) => return Err(refused(error)),
@@ -365,8 +365,8 @@ impl AdminSocket {
         Ok(socket)
     }
 
-    /// Makes the socket in a folder that no other user may enter, and moves it to its place once its mode is right: there
-    /// is no moment at which another user could open it.
+    /// Makes the socket in a folder that no other user may enter, and moves it to its path once its mode is right:
+    /// there is no moment at which another user could open it.
     fn make(path: &Path) -> io::Result<Self> {
         let name: String = new_message_id().chars().take(RANDOM).collect();
         let folder = folder(path).join(format!(".{name}"));
@@ -381,7 +381,7 @@ impl AdminSocket {
             Ok(Self { listener, file: SocketFile { path: path.to_owned(), identity } })
         };
         let socket = made();
-        // Empty by now; one that stays is an empty folder too many.
+        // Empty by now; if it stays, it is harmless.
         let _ = std::fs::remove_dir(&folder);
         socket
     }
@@ -434,9 +434,9 @@ async fn lock(path: &Path) -> Result<File, SocketError> {
     }
 }
 
-/// Whether a process accepts connections there. One that accepts none in time may be busy, and counts as alive.
-async fn answers(path: &Path) -> io::Result<bool> {
-    match tokio::time::timeout(ANSWER_TIME, UnixStream::connect(path)).await {
+/// Whether a process accepts connections there. A process that accepts none in time may be busy, and counts as alive.
+async fn has_listener(path: &Path) -> io::Result<bool> {
+    match tokio::time::timeout(CONNECT_TIME, UnixStream::connect(path)).await {
         Err(_) | Ok(Ok(_)) => Ok(true),
         Ok(Err(error)) => match error.kind() {
             io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound => Ok(false),
@@ -506,7 +506,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_socket_on_which_somebody_answers_is_left_alone() {
+    async fn a_socket_with_a_listener_is_left_alone() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("s");
         let first = AdminSocket::bind(&path).await.unwrap();
@@ -517,7 +517,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn of_daemons_that_start_at_once_over_a_dead_one_a_single_one_gets_the_socket() {
+    async fn one_of_several_daemons_that_start_at_once_gets_the_socket_of_a_dead_one() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("s");
         drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
@@ -526,7 +526,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_no_socket_is_left_alone() {
+    async fn files_that_are_no_socket_are_left_alone() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("notes.txt");
         std::fs::write(&path, "mine").unwrap();
@@ -553,7 +553,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_path_that_cannot_be_is_told_with_the_key_to_change() {
+    async fn an_impossible_path_is_reported_with_the_key_to_change() {
         let folder = tempfile::tempdir().unwrap();
         for path in [folder.path().join("absent/s"), folder.path().join("x".repeat(200))] {
             let error = AdminSocket::bind(&path).await.unwrap_err();

@@ -100,7 +100,7 @@ pub(super) fn preflight(page: Option<HeaderValue>, request: &HeaderMap) -> Respo
     let headers = response.headers_mut();
     headers.insert(ACCESS_CONTROL_ALLOW_METHODS, METHODS);
     headers.insert(ACCESS_CONTROL_MAX_AGE, MAX_AGE);
-    // Any header: those that MCP adds are not known here.
+    // Any header: the headers of MCP extensions are not known here.
     if let Some(wanted) = request.get(ACCESS_CONTROL_REQUEST_HEADERS) {
         headers.insert(ACCESS_CONTROL_ALLOW_HEADERS, wanted.clone());
     }
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn pages_of_this_machine_and_listed_ones_may_enter() {
+    fn local_and_listed_origins_are_accepted() {
         assert!(is_let_in(&[]));
         for origin in [
             "http://localhost",
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_and_localhost_are_ours() {
+    fn addresses_and_localhost_are_accepted_hosts() {
         for host in
             ["localhost", "LocalHost:8471", "127.0.0.1", "127.0.0.1:8471", "[::1]:8471", "10.1.2.3", "[fd00::1]"]
         {
@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn names_that_are_listed_are_ours() {
+    fn listed_names_are_accepted_hosts() {
         for host in ["toolbus.example.com", "Toolbus.Example.com:8443"] {
             assert!(is_ours(&request("/readyz", &[host])), "{host}");
         }
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn names_that_somebody_may_point_here_are_not() {
+    fn foreign_host_names_are_refused() {
         for host in [
             "evil.example",
             "localhost.evil.example",
@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn one_host_must_be_named_and_all_that_are_named_must_be_ours() {
+    fn exactly_one_host_is_accepted_and_it_must_be_local() {
         assert!(!is_ours(&request("/readyz", &[])));
         assert!(!is_ours(&request("/readyz", &["localhost", "localhost"])));
         assert!(!is_ours(&request("http://evil.example/readyz", &["localhost"])));

@@ -28,7 +28,7 @@ impl SharedIntake {
 pub struct HeardDaemons {
     /// Daemons that take calls of this one under another configuration.
     pub conflicts: Vec<OtherDaemon>,
-    /// Seconds by which the clock of this daemon is ahead of the one that differs most; `None` without another daemon.
+    /// Seconds by which the clock of this daemon is ahead of the most different one; `None` without another daemon.
     pub clock_skew: Option<i64>,
 }
 

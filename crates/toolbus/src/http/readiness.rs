@@ -1,17 +1,17 @@
-//! Readiness: whether requests can be taken and answered, and what blocks that, in texts that name no login and no folder
+//! Readiness: whether requests can be taken and served, and what blocks that, in texts that name no login and no folder
 //! to readers without a token.
 
 use serde::{Deserialize, Serialize};
 use toolbus_core::bus::BusState;
 use toolbus_mcp_client::status::PhaseName;
 
-/// Longest text of others that is shown, in characters.
+/// Longest foreign text that is shown, in characters.
 const MAX_TEXT: usize = 300;
-/// Beginning of the last error of an MCP server that goes on as it was, because its new configuration has a mistake.
+/// Beginning of the last error of an MCP server that keeps its previous definition because its new one has a mistake.
 /// The mistake follows.
 pub const OUTDATED: &str = "goes on as it was configured before";
 
-/// Whether requests can be taken and answered now.
+/// Whether requests can be taken and served now.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Readiness {
@@ -50,14 +50,14 @@ pub enum Blocker {
         /// The last reason that the broker or the system gave.
         detail: Option<String>,
     },
-    /// The broker takes no messages, so nothing could be answered.
+    /// The broker takes no messages, so no reply could be sent.
     BrokerBlocked {
         /// The broker's reason.
         detail: String,
     },
     /// A mistake in the set-up that no retry mends.
     Misconfigured {
-        /// Instruction on what to do about the mistake.
+        /// Instruction for mending the mistake.
         detail: String,
     },
     /// The store that replicas share cannot be used, or a file of the store cannot be written.

@@ -16,13 +16,13 @@ use tokio::time::timeout;
 pub(super) const PENALTY: Duration = Duration::from_secs(2);
 /// Bytes that are read of a body that is not used: as many as the largest body has by default.
 const MAX_DISCARDED: usize = 4 * 1024 * 1024;
-/// Time for which such a body is read: what is in flight arrives by then, and a client that announces a body and sends
+/// Time for which such a body is read: bytes in flight arrive by then, and a client that announces a body and sends
 /// none holds no slot for long.
 const DISCARD_TIME: Duration = Duration::from_millis(200);
 /// Code of a refusal, from the range that JSON-RPC leaves to servers.
 const CODE: i32 = -32000;
 
-/// Why a request is refused, and what to do about it. MCP clients read it as a JSON-RPC error.
+/// Why a request is refused, and the next step. MCP clients read it as a JSON-RPC error.
 #[derive(Debug)]
 pub(crate) struct HttpRefusal {
     status: StatusCode,
@@ -136,7 +136,7 @@ impl HttpRefusal {
     }
 
     /// The response, after the body of the request was read.
-    pub(crate) async fn answer(self, body: Body) -> Response {
+    pub(crate) async fn respond(self, body: Body) -> Response {
         discard(body).await;
         let Self { status, text, challenge, retry_after, closes } = self;
         let error = json!({"jsonrpc": "2.0", "error": {"code": CODE, "message": text}});

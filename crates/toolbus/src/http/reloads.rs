@@ -5,9 +5,9 @@ use serde::{Deserialize, Serialize};
 /// Numbers of reloads of the configuration since the start, by outcome.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ReloadCounts {
-    /// Those that were applied.
+    /// Applied reloads.
     pub applied: u64,
-    /// Those that were refused.
+    /// Refused reloads.
     pub refused: u64,
 }
 

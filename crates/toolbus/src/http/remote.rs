@@ -12,11 +12,11 @@ pub struct RemoteSetHealth {
     pub phase: RemotePhase,
     /// Tools that can be called.
     pub tools: usize,
-    /// Tools that are listed and cannot be called; the log says why.
+    /// Tools that are listed and cannot be called; the log has the reason.
     pub hidden: usize,
     /// Tools whose definitions are suspect.
     pub suspect: usize,
-    /// Seconds since the other daemon said last which tools it has; absent: never.
+    /// Seconds since the other daemon last listed its tools; absent: never.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub list_age_seconds: Option<u64>,
     /// Other bridges that have an MCP server of the same name, and run its calls, too; their replies are dropped.

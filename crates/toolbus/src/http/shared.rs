@@ -16,18 +16,18 @@ pub struct Replica {
     pub roles: Vec<String>,
     /// When it started, in seconds since 1970.
     pub started: u64,
-    /// Tells it from another one of its name.
+    /// Distinguishes it from another one of its name.
     pub id: String,
 }
 
 /// The state of a store that replicas share. By default there is none.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SharedState {
-    /// Whether what is shared has not been read since the start, so that no call may run.
+    /// Whether the shared state has not been read since the start, so that no call may run.
     pub is_unread: bool,
     /// Why the store cannot be used now, if it cannot.
     pub away: Option<String>,
-    /// Seconds by which the clock of this daemon is ahead of the server's, once that has told its time.
+    /// Seconds by which the clock of this daemon is ahead of the server's, once that has been read.
     pub clock_skew: Option<i64>,
     /// All replicas, this one included, by name. Empty without a shared store.
     pub replicas: Vec<Replica>,
@@ -54,9 +54,9 @@ impl SharedState {
 /// Numbers of replicas.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ReplicaCounts {
-    /// Those with the configuration of this one, itself included, and those that do something else.
+    /// Replicas with the configuration of this one, itself included, and those with other roles.
     pub same: usize,
-    /// Those that do the same with another configuration.
+    /// Replicas with the same roles and another configuration.
     pub different: usize,
 }
 
@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn a_replica_differs_that_does_the_same_with_another_configuration() {
+    fn a_replica_with_the_same_roles_and_another_configuration_differs() {
         let replicas = vec![replica("a", "x", "invoke"), replica("b", "y", "invoke"), replica("c", "y", "mcp")];
         let state = SharedState { replicas: replicas.clone(), own: "a".to_owned(), ..SharedState::default() };
         assert_eq!(replicas.iter().map(|replica| state.differs(replica)).collect::<Vec<_>>(), [false, true, false]);

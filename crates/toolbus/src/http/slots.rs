@@ -14,8 +14,8 @@ use toolbus_core::Clock;
 use toolbus_core::throttle::Throttle;
 use toolbus_mcp_server::TokenId;
 
-/// Slots of connections that have shown no valid token. A further connection takes the slot of one that waits for a
-/// request, or waits for a slot.
+/// Slots of connections without a valid token. A further connection takes the slot of one that waits for a request, or
+/// waits for a slot.
 pub(super) const MAX_ANONYMOUS: usize = 64;
 /// Slots of connections that have shown a valid token.
 pub(super) const MAX_KNOWN: usize = 1216;
@@ -25,13 +25,13 @@ pub(super) const MAX_GUESTS: usize = 256;
 pub(super) const MAX_SLOWED: usize = 256;
 /// Longest time for a client to send the head of a request, from its first byte.
 pub(super) const HEAD_TIME: Duration = Duration::from_secs(2);
-/// Least wait for a head: one that is sent at once has arrived by then.
+/// Least wait for a head: a head that is sent at once has arrived by then.
 pub(super) const GRACE: Duration = Duration::from_millis(250);
 /// Default time limit of a request and its response.
 pub(super) const REQUEST_TIME: Duration = Duration::from_secs(10);
 /// Longest wait of a connection for its next request.
 pub(super) const IDLE_TIME: Duration = Duration::from_secs(60);
-/// Longest time for which a client may read nothing of what is sent to it.
+/// Longest time for which a client may read nothing of its response.
 pub(super) const WRITE_TIME: Duration = Duration::from_secs(30);
 /// Longest wait for the slot of an evicted connection.
 const EVICTION_TIME: Duration = Duration::from_secs(1);
@@ -159,7 +159,7 @@ impl Slots {
         self.connections.lock().remove(&id);
     }
 
-    /// Logs that a client speaks another protocol than HTTP.
+    /// Logs that a client uses another protocol than HTTP.
     fn speaks(&self, protocol: &str, remote: Option<IpAddr>) {
         if let Some(left_out) = self.foreign.due() {
             let remote = remote.map(tracing::field::display);
@@ -182,7 +182,7 @@ impl Slots {
     }
 }
 
-/// The state of one connection: what it does, until when it may, and which slot it holds.
+/// The state of one connection: its phase, its time limit, and its slot.
 #[derive(Debug)]
 pub(crate) struct ConnectionState {
     /// Key of the connection in [`Slots`].
@@ -199,7 +199,7 @@ struct Inner {
     phase: ConnectionPhase,
     /// When the phase began.
     since: Instant,
-    /// Since when the client has read nothing of what is written.
+    /// Time since which the client has read nothing of its response.
     blocked: Option<Instant>,
     /// The deadline once the server stops.
     end: Option<Instant>,
@@ -215,7 +215,7 @@ enum ConnectionPhase {
     /// The head of a request is arriving, or the first one is awaited.
     Head,
     /// A request is being served, within this time if it is limited.
-    Answering(Option<Duration>),
+    Responding(Option<Duration>),
     /// The next request is awaited.
     Idle,
     /// The connection is to be closed.
@@ -282,7 +282,7 @@ impl ConnectionState {
 
     /// Lifts the time limit of the present request.
     pub(crate) fn take_any_time(&self) {
-        if let ConnectionPhase::Answering(limit) = &mut self.inner.lock().phase {
+        if let ConnectionPhase::Responding(limit) = &mut self.inner.lock().phase {
             *limit = None;
         }
     }
@@ -310,7 +310,7 @@ impl ConnectionState {
         Deregister(Arc::clone(self))
     }
 
-    /// Looks at the first bytes, and logs a client that takes this port for that of another protocol.
+    /// Checks the first bytes, and logs a client of another protocol.
     pub(super) fn began(&self, bytes: &[u8]) {
         let protocol = match bytes {
             [0x16, 0x03, ..] => "TLS",
@@ -330,15 +330,15 @@ impl ConnectionState {
 
     /// Notes that a request has arrived.
     pub(super) fn begin(&self) {
-        self.inner.lock().enter(ConnectionPhase::Answering(Some(REQUEST_TIME)));
+        self.inner.lock().enter(ConnectionPhase::Responding(Some(REQUEST_TIME)));
     }
 
     /// Notes that the response is complete, though much of it may not have been sent.
-    pub(super) fn answered(&self) {
+    pub(super) fn responded(&self) {
         self.inner.lock().enter(ConnectionPhase::Idle);
     }
 
-    /// Notes whether the client reads what is written; called when that changes.
+    /// Notes whether the client reads its response; called when that changes.
     pub(super) fn wrote(&self, is_blocked: bool) {
         let mut inner = self.inner.lock();
         inner.blocked = is_blocked.then(|| inner.clock.now());
@@ -348,7 +348,7 @@ impl ConnectionState {
         }
     }
 
-    /// Notes that the server stops: what is in progress gets the time of one request.
+    /// Notes that the server stops: requests in progress get the time of one request.
     pub(super) fn stop(&self) {
         let mut inner = self.inner.lock();
         inner.end = Some(inner.clock.now() + REQUEST_TIME);
@@ -359,7 +359,7 @@ impl ConnectionState {
         let inner = self.inner.lock();
         let limit = match inner.phase {
             ConnectionPhase::Head => Some(HEAD_TIME),
-            ConnectionPhase::Answering(limit) => limit,
+            ConnectionPhase::Responding(limit) => limit,
             ConnectionPhase::Idle => Some(IDLE_TIME),
             ConnectionPhase::Evicted => Some(Duration::ZERO),
         };
@@ -367,8 +367,8 @@ impl ConnectionState {
         times.into_iter().flatten().min()
     }
 
-    /// Since when the connection could have been closed without loss, if it can be and is of this class. One that does not
-    /// read its response sorts after all that are idle.
+    /// Time since which the connection could have been closed without loss, if it can be and is of this class. A
+    /// connection that does not read its response sorts after all idle ones.
     fn waits_since(&self, class: Class) -> Option<(bool, Instant)> {
         let inner = self.inner.lock();
         let waits = inner.class == class && inner.waits();
@@ -410,7 +410,7 @@ impl Inner {
         match self.phase {
             ConnectionPhase::Idle => true,
             ConnectionPhase::Head => self.clock.since(self.since) >= GRACE,
-            ConnectionPhase::Answering(_) | ConnectionPhase::Evicted => false,
+            ConnectionPhase::Responding(_) | ConnectionPhase::Evicted => false,
         }
     }
 

@@ -43,7 +43,7 @@ use crate::config::Config;
 
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// One MCP server, which tells more than everybody may know.
+/// One MCP server, whose status has details that only operators may see.
 struct Servers;
 
 impl McpAdmin for Servers {
@@ -125,7 +125,7 @@ pub(super) fn http_state(health: Arc<Health>) -> HttpState {
     }
 }
 
-/// A server on a free port, and what feeds it.
+/// A server on a free port, and its sources of data.
 struct Fixture {
     address: SocketAddr,
     bus: watch::Sender<BusState>,
@@ -181,14 +181,14 @@ fn good() -> BusState {
 }
 
 #[tokio::test]
-async fn a_daemon_that_can_answer_is_ready() {
+async fn a_daemon_that_takes_requests_is_ready() {
     let fixture = Fixture::new(&["echo"]).await;
     fixture.register("echo");
     assert_eq!(fixture.get("/readyz").await, (200, json!({"ready": true, "blockedBy": []})));
 }
 
 #[tokio::test]
-async fn metrics_that_are_off_say_how_they_are_switched_on() {
+async fn disabled_metrics_name_the_key_that_enables_them() {
     let off = "Metrics are off. Set http.metrics to true, and restart the daemon.\n";
     assert_eq!(Fixture::new(&[]).await.get("/metrics").await, (404, json!(off)));
 }
@@ -250,7 +250,7 @@ async fn a_file_of_the_store_that_cannot_be_written_takes_readiness_away() {
 }
 
 #[tokio::test]
-async fn the_folder_of_a_file_of_the_store_is_told_to_operators_alone() {
+async fn the_folder_of_a_store_file_is_shown_to_operators_alone() {
     let fixture = Fixture::new(&[]).await;
     let folder = tempfile::Builder::new().prefix("own folder").tempdir().unwrap();
     let path = folder.path().join("toolbus.db");
@@ -295,7 +295,7 @@ async fn the_process_is_alive_whatever_the_broker_does() {
 }
 
 #[tokio::test]
-async fn the_status_tells_build_broker_and_counts() {
+async fn the_status_has_build_broker_and_counts() {
     let fixture = Fixture::new(&[]).await;
     fixture.register("a");
     fixture.register("b");
@@ -331,7 +331,7 @@ async fn the_status_tells_build_broker_and_counts() {
 }
 
 #[tokio::test]
-async fn the_status_tells_how_scripts_are_run() {
+async fn the_status_has_the_runner_of_scripts() {
     let (_bus, state) = watch::channel(good());
     // Two scripts wait, and one runs.
     let scripts = || {
@@ -393,7 +393,7 @@ async fn a_head_that_is_too_large_is_refused() {
 }
 
 #[tokio::test]
-async fn clients_that_say_nothing_are_closed_and_block_nobody_for_long() {
+async fn silent_clients_are_closed_and_do_not_block_others_for_long() {
     let fixture = Fixture::new(&[]).await;
     let mut silent = Vec::new();
     for _ in 0..MAX_ANONYMOUS * 2 {
@@ -419,7 +419,7 @@ async fn a_stopped_server_closes_its_port_and_ends() {
 }
 
 #[tokio::test]
-async fn a_port_in_use_is_told_with_the_key_to_change() {
+async fn a_port_in_use_is_reported_with_the_key_to_change() {
     let taken = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = taken.local_addr().unwrap();
     let error = HttpServer::bind(address).await.unwrap_err();
@@ -435,7 +435,7 @@ async fn a_port_in_use_is_told_with_the_key_to_change() {
 }
 
 #[tokio::test]
-async fn a_probe_tells_who_does_not_answer() {
+async fn a_probe_distinguishes_silent_peers_from_those_of_other_protocols() {
     let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = silent.local_addr().unwrap();
     let error = probe(address, "/readyz", Duration::from_millis(20)).await.unwrap_err();
@@ -461,7 +461,7 @@ async fn connections_that_send_half_a_head_or_read_nothing_take_no_slot_of_a_pro
     let mut held = Vec::new();
     for sent in ["", "GET /livez HTTP/1.1\r\n", &unread, "GET /none HTTP/1.1\r\n"].into_iter().cycle().take(600) {
         let mut stream = TcpStream::connect(fixture.address).await.unwrap();
-        // One that was closed already makes room as well.
+        // A connection that was closed already makes room as well.
         let _ = stream.write_all(sent.as_bytes()).await;
         held.push(stream);
     }

@@ -85,7 +85,7 @@ fn loaded(file: &Path) -> (Sources, Config) {
 }
 
 #[tokio::test]
-async fn a_family_that_is_added_in_one_place_is_listed_called_reloaded_and_drained() {
+async fn a_family_that_is_added_in_one_line_is_listed_called_reloaded_and_drained() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("a.toml");
     std::fs::write(&file, "[tools]\necho = true\n[tools.limits.greet]\nmax_in_flight = 3\n").unwrap();

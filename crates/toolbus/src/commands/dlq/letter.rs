@@ -13,7 +13,7 @@ use crate::dead_letters::Letter;
 /// Longest text of a letter's own in a table, in characters.
 const MAX_TEXT: usize = 40;
 
-/// A letter with all that it says.
+/// A letter with its headers, properties and body.
 #[derive(Debug, Serialize)]
 pub(super) struct WholeLetter {
     #[serde(flatten)]
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn an_age_is_told_in_its_largest_unit() {
+    fn an_age_is_shown_in_its_largest_unit() {
         assert_eq!([5, 65, 7_300, 200_000].map(age), ["5s", "1m", "2h", "2d"]);
     }
 }

@@ -91,11 +91,11 @@ pub(super) fn table(letters: &[Letter], more: usize) -> String {
     plain(&table)
 }
 
-/// A line on the terminal that says how far it is; nothing elsewhere.
+/// A line on the terminal that shows the progress; nothing elsewhere.
 pub(super) struct ProgressLine(ProgressBar);
 
 impl ProgressLine {
-    /// Of the letters of a queue that are `what` one after the other.
+    /// Creates the line for the letters of a queue that are `what` one after the other.
     pub(super) fn of(queue: &DeadLetterQueue<'_>, what: &str) -> Self {
         let bar = ProgressBar::new(queue.left().into());
         let template = format!("{{prefix}} {{bar:30}} {{pos}} of {{len}} {what}, {{per_sec}}");

@@ -1,4 +1,4 @@
-//! Which dead letters are meant.
+//! The selection of dead letters.
 
 use toolbus_config::HumanDuration;
 use toolbus_core::Clock;
@@ -36,7 +36,7 @@ pub(super) struct LetterFilter {
 }
 
 impl LetterFilter {
-    /// Whether a letter is meant. One whose age is not known is neither older nor newer than a time.
+    /// Whether a letter is selected. A letter of unknown age is neither older nor newer than a time.
     pub(super) fn takes(&self, letter: &Letter) -> bool {
         let now = Clock::SYSTEM.since_epoch().as_secs();
         let age = letter.since.map(|since| now.saturating_sub(since));
@@ -69,7 +69,7 @@ mod tests {
     }
 
     #[test]
-    fn a_letter_is_meant_if_every_option_applies() {
+    fn a_letter_is_selected_if_every_option_applies() {
         let time = |text: &str| Some(text.parse().unwrap());
         let is_taken = |selection: LetterFilter| selection.takes(&letter());
         assert!(is_taken(LetterFilter::default()));

@@ -110,7 +110,7 @@ impl Account {
         Finding::problem(SUBJECT, format!("{address}: {error}")).mended_by(mend)
     }
 
-    /// Examines exchanges and queues, and what this user may do with them.
+    /// Examines exchanges and queues, and the user's permissions on them.
     async fn rights(&self, config: &Config, inspection: &Inspection, queues: &[Subscription]) -> Vec<Finding> {
         let mut findings = Vec::new();
         for ((name, answer), key) in inspection.exchanges().await.into_iter().zip(["exchange", "dead_letter_exchange"])
@@ -135,13 +135,13 @@ impl Account {
             Some(queue) => Some((format!("dead letters of `{queue}`"), inspection.may_dead_letter(queue).await)),
             None => None,
         };
-        // Of an exchange that is not there, it has been said.
-        let asked = std::iter::once(reply).chain(dead).filter(|(_, answer)| !is_fine(answer));
-        findings.extend(asked.map(|(what, answer)| self.judged(&what, answer, &self.permissions)));
+        // A missing exchange has a finding already.
+        let failing = std::iter::once(reply).chain(dead).filter(|(_, answer)| !is_fine(answer));
+        findings.extend(failing.map(|(what, answer)| self.judged(&what, answer, &self.permissions)));
         findings
     }
 
-    /// Compares the queues that outlive a connection with what the daemon declares.
+    /// Compares the queues that outlive a connection with the declarations of the daemon.
     async fn queues(&self, inspection: &Inspection, queues: &[Subscription]) -> Vec<Finding> {
         let (mut found, mut missing, mut findings) = (0, 0, Vec::new());
         for queue in queues {
@@ -172,7 +172,7 @@ impl Account {
         findings
     }
 
-    /// Judges what became of a queue for the time of this command.
+    /// Judges the steps on the temporary queue of this command.
     fn own_queue(&self, own: OwnQueue) -> Vec<Finding> {
         let OwnQueue { declare, bind, publish, consume, is_blocked, broker_time } = own;
         if !is_fine(&declare) {
@@ -223,7 +223,7 @@ impl Account {
         }
     }
 
-    /// Judges what is neither there nor permitted; `advice` is for what is there in another way.
+    /// Judges an object or a permission; `advice` is for an object that differs.
     fn judged(&self, what: &str, answer: Answer, advice: &str) -> Finding {
         match answer {
             Answer::Yes | Answer::Missing => Finding::ok(SUBJECT, what),
@@ -303,13 +303,13 @@ mod tests {
     }
 
     #[test]
-    fn a_clock_that_is_off_is_told() {
+    fn a_clock_that_is_off_is_reported() {
         assert_eq!(skew(100, 100 + MAX_SKEW), None);
         assert_eq!(skew(160, 100).unwrap().text, "its clock differs from that of this machine by 60 s");
     }
 
     #[test]
-    fn each_kind_of_answer_says_what_to_do() {
+    fn each_kind_of_failure_names_the_next_step() {
         let account = account("amqp://ana:hunter2@broker");
         let judged = |answer| account.judged("queue `q`", answer, "delete it");
         let refused = judged(Answer::Refused("ACCESS_REFUSED".to_owned()));

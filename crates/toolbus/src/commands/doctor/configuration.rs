@@ -1,4 +1,4 @@
-//! The configuration: what `toolbus check` finds, and who else may read or change the files.
+//! The configuration: the findings of `toolbus check`, and the permissions of the files.
 
 use std::path::{Path, PathBuf};
 
@@ -12,7 +12,7 @@ use crate::config::{Config, Problems, Sources};
 const SUBJECT: &str = "configuration";
 /// Password of the user with which brokers are installed, which is no secret.
 const GUEST: &str = "guest";
-/// Rights of everybody: to read, and to write.
+/// Permission bits of others: to read, and to write.
 const READABLE: u32 = 0o004;
 const WRITABLE: u32 = 0o002;
 
@@ -34,7 +34,7 @@ pub(super) fn mistakes(problems: &Problems) -> Vec<Finding> {
     problems.0.iter().map(|problem| Finding::problem(SUBJECT, problem.to_string())).collect()
 }
 
-/// Files that everybody may change, and those with secrets that everybody may read.
+/// Files that others may change, and those with secrets that others may read.
 fn rights(config: &Config, sources: &Sources) -> Vec<Finding> {
     let files = sources.files.iter().chain(&config.mcp.servers_file);
     let files = files.map(|file| (file.clone(), holds_secret(file, config)));
@@ -68,7 +68,7 @@ mod tests {
     use super::*;
     use crate::commands::doctor::Verdict;
 
-    /// The findings of a file with this text and these rights, and of a secret file beside it that everybody may read.
+    /// The findings of a file with this text and these rights, and of a secret file beside it that others may read.
     fn found(text: &str, mode: u32) -> Vec<(Verdict, String)> {
         let folder = tempfile::tempdir().unwrap();
         let here = folder.path().display().to_string();
@@ -83,26 +83,26 @@ mod tests {
         findings.map(|it| (it.verdict, format!("{} {:?}", it.text, it.mend).replace(&here, "HERE"))).collect()
     }
 
-    fn told(verdict: Verdict, text: &str) -> (Verdict, String) {
+    fn finding(verdict: Verdict, text: &str) -> (Verdict, String) {
         (verdict, text.to_owned())
     }
 
     #[test]
-    fn a_file_without_secrets_may_be_read_by_everybody_and_changed_by_nobody_else() {
-        let valid = told(Verdict::Ok, "valid: `HERE/a.toml` None");
+    fn a_file_without_secrets_may_be_readable_but_not_writable_by_others() {
+        let valid = finding(Verdict::Ok, "valid: `HERE/a.toml` None");
         assert_eq!(found("tools.echo = true", 0o644), std::slice::from_ref(&valid));
         let writable = r#"everybody on this machine may change `HERE/a.toml` Some("chmod o-w HERE/a.toml")"#;
-        assert_eq!(found("tools.echo = true", 0o666), [valid, told(Verdict::Problem, writable)]);
+        assert_eq!(found("tools.echo = true", 0o666), [valid, finding(Verdict::Problem, writable)]);
     }
 
     #[test]
-    fn a_secret_that_everybody_may_read_is_told_whether_it_is_in_the_configuration_or_in_a_file_of_its_own() {
+    fn a_secret_that_others_can_read_is_reported_in_the_configuration_and_in_its_own_file() {
         let in_file = "http.admin_token = 'another-long-random-token'";
         let read = |file: &str| {
             let text = format!("everybody on this machine may read `HERE/{file}`, which holds a secret");
-            told(Verdict::Warning, &format!("{text} Some(\"chmod o-r HERE/{file}\")"))
+            finding(Verdict::Warning, &format!("{text} Some(\"chmod o-r HERE/{file}\")"))
         };
-        let valid = told(Verdict::Ok, "valid: `HERE/a.toml` None");
+        let valid = finding(Verdict::Ok, "valid: `HERE/a.toml` None");
         assert_eq!(found(in_file, 0o600), std::slice::from_ref(&valid));
         assert_eq!(found(in_file, 0o644), [valid.clone(), read("a.toml")]);
         assert_eq!(found("http.admin_token = { file = 'HERE/token' }", 0o644), [valid, read("token")]);

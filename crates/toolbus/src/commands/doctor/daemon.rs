@@ -1,4 +1,4 @@
-//! The running daemon: whether there is one, its version, and what keeps it from taking calls.
+//! The running daemon: whether there is one, its version, and what blocks its readiness.
 
 use axum::http::Method;
 use toolbus_mcp_client::status::ServerStatus;
@@ -12,7 +12,7 @@ use crate::http::admin::view::{DaemonStatus, McpServerList};
 
 const SUBJECT: &str = "daemon";
 
-/// The daemon as it answers.
+/// The state of the running daemon, and the findings about it.
 #[derive(Default)]
 pub(super) struct RunningDaemon {
     pub(super) findings: Vec<Finding>,
@@ -24,7 +24,7 @@ pub(super) struct RunningDaemon {
 
 impl RunningDaemon {
     /// Whether a part of the installation has a finding of the daemon's.
-    pub(super) fn tells_of(&self, subject: &str) -> bool {
+    pub(super) fn has_finding(&self, subject: &str) -> bool {
         self.findings.iter().any(|finding| finding.subject == subject)
     }
 }
@@ -43,9 +43,9 @@ pub(super) async fn examine(args: &DaemonArgs, operator: &Operator) -> Result<Ru
     match opened {
         Ok(client) => Ok(of_daemon(&client).await),
         Err(error @ TargetError::Usage(_)) => Err(error),
-        // Its mistakes are findings of their own.
+        // Its mistakes are separate findings.
         Err(TargetError::Configuration(_)) => Ok(RunningDaemon::default()),
-        Err(TargetError::Ask(AdminClientError::Unreachable { address, source })) => {
+        Err(TargetError::Client(AdminClientError::Unreachable { address, source })) => {
             let text = format!("none runs: on {address}, {source}");
             only(Finding::ok(SUBJECT, text).mended_by("toolbus serve, if one should run"))
         }
@@ -55,8 +55,8 @@ pub(super) async fn examine(args: &DaemonArgs, operator: &Operator) -> Result<Ru
 }
 
 async fn of_daemon(client: &AdminClient) -> RunningDaemon {
-    let status = client.ask_within::<DaemonStatus>(PATIENCE, Method::GET, "/v1/status").await;
-    let servers = client.ask_within::<McpServerList>(PATIENCE, Method::GET, "/v1/mcp").await;
+    let status = client.send_within::<DaemonStatus>(PATIENCE, Method::GET, "/v1/status").await;
+    let servers = client.send_within::<McpServerList>(PATIENCE, Method::GET, "/v1/mcp").await;
     let has_state_in_memory = status.as_ref().is_ok_and(|status| status.state_in_memory);
     let mut findings = match status {
         Ok(status) => of_status(&status),

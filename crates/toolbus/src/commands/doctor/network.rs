@@ -1,4 +1,4 @@
-//! Addresses of others: the collector of telemetry, and MCP servers with their programs.
+//! Addresses that the daemon connects to: the collector of telemetry, and MCP servers, with their programs.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -71,7 +71,7 @@ fn of_daemon(server: &ServerStatus) -> Option<Finding> {
     })
 }
 
-/// A server that no daemon runs; `None` if only a session knows what its placeholders stand for.
+/// A server that no daemon runs; `None` if only a session knows the values of its placeholders.
 async fn unstarted(spec: &ServerSpec) -> Option<Finding> {
     if placeholder(spec).is_some() {
         return None;
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn servers_are_judged_by_the_daemon_and_those_that_it_has_not_by_program_and_host() {
+    async fn servers_are_judged_by_the_daemon_and_others_by_program_and_host() {
         let mut config = Config::default();
         let server = |command: &str| ServerConfig { command: Some(command.to_owned()), ..ServerConfig::default() };
         let at = |url: &str| ServerConfig { url: Some(url.to_owned()), ..ServerConfig::default() };

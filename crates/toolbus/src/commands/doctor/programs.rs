@@ -13,12 +13,12 @@ use crate::config::Config;
 use crate::families::script_section;
 
 const SUBJECT: &str = "sandbox";
-/// Time for the programs that try out what keeps them in, each of which has a limit of its own.
+/// Time for the programs that try out the sandbox, each of which has a limit of its own.
 const TRIAL_TIME: Duration = Duration::from_secs(30);
-/// Setting and document that say how strong a sandbox must be, and can be.
+/// Advice on missing rights of the sandbox.
 const MEND: &str = "allow what is missing, as docs/sandbox.md says under Levels";
 
-/// Examines what runs scripts and commands, where there are any.
+/// Examines the runners of scripts and commands, where there are any.
 pub(super) async fn examine(config: &Config) -> Vec<Finding> {
     let section = script_section(config).filter(|section| section.runner != RunnerKind::Kubernetes);
     let mut findings = Vec::new();
@@ -63,7 +63,7 @@ pub(super) async fn examine(config: &Config) -> Vec<Finding> {
     findings
 }
 
-/// Judges what keeps programs in.
+/// Judges the sandbox of programs.
 fn verdict(probed: &Probed, require: Level, cgroups_missing: Option<&str>) -> Finding {
     let why = sandbox::hindrance(probed);
     let level = probed.layers.map(Layers::level);

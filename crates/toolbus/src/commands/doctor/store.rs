@@ -1,4 +1,4 @@
-//! The store: whether it takes and gives back a value, and who else may read its files.
+//! The store: whether it takes and gives back a value, and the permissions of its files.
 
 use std::fs::{self, DirBuilder};
 use std::os::unix::fs::DirBuilderExt as _;
@@ -19,14 +19,14 @@ use crate::config::{Config, Sources};
 /// Namespace and value of the entry that is written and deleted again.
 const NAMESPACE: &str = "doctor";
 const VALUE: &[u8] = b"written by toolbus doctor";
-/// Place for state that is in memory.
+/// Advice for state that is in memory.
 const NAME_A_FILE: &str = "set store.url, such as \"sqlite:/var/lib/toolbus/toolbus.db\"";
 /// Rights of all but the owner.
 const OTHERS: u32 = 0o077;
 
-/// Writes to the store, and reads it back, unless the running daemon tells what is wrong with it.
+/// Writes to the store, and reads it back, unless the running daemon reports a problem of it.
 pub(super) async fn examine(config: &Config, sources: &Sources, running: &RunningDaemon) -> Vec<Finding> {
-    if running.tells_of(STORE) {
+    if running.has_finding(STORE) {
         return Vec::new();
     }
     if running.has_state_in_memory && config.store.url != Some(StoreUrl::Memory) {
@@ -94,12 +94,13 @@ fn judged(name: &str, tried: Result<(), String>, mend: &str) -> Finding {
     }
 }
 
-/// Tries a file that is not there yet, in a folder that is removed again: one that this command made would be its user's.
+/// Tries a missing file in a folder that is removed again: a file that stayed would be owned by the user of the
+/// command.
 async fn in_scratch(folder: &Path) -> Result<(), String> {
     let scratch = folder.join(format!(".toolbus-doctor-{}", new_message_id()));
     DirBuilder::new().mode(0o700).create(&scratch).map_err(|error| error.to_string())?;
     let tried = of_sqlite(&scratch.join("toolbus.db")).await;
-    // The thread of the store may be removing files of its own.
+    // The thread of the store may still be removing its files.
     let removed = fs::remove_dir_all(&scratch).or_else(|_| fs::remove_dir_all(&scratch));
     tried.and(removed.map_err(|error| format!("`{}` cannot be removed: {error}", scratch.display())))
 }
@@ -180,7 +181,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_state_folder_that_is_not_there_yet_is_tried_where_it_will_be() {
+    async fn a_missing_state_folder_is_tried_and_not_left_behind() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("toolbus/name.prefix/toolbus.db");
         let state = |file: &Path| StoreConfig { state_file: Some(file.to_owned()), ..StoreConfig::default() };
@@ -194,7 +195,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn memory_is_right_where_it_is_asked_for() {
+    async fn memory_is_right_where_it_is_configured() {
         let memory = StoreConfig { url: Some(StoreUrl::Memory), ..StoreConfig::default() };
         let verdicts = async |store| found(store).await.into_iter().map(|(verdict, _)| verdict).collect::<Vec<_>>();
         assert_eq!(verdicts(memory).await, [Verdict::Ok]);
@@ -202,7 +203,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_running_daemon_is_believed_before_the_file_that_it_could_not_use() {
+    async fn the_running_daemons_state_in_memory_is_a_warning() {
         let folder = tempfile::tempdir().unwrap();
         let daemon = RunningDaemon { has_state_in_memory: true, ..RunningDaemon::default() };
         let [(verdict, text)] = &*found_beside(daemon, named(&folder.path().join("a.db"))).await else { panic!("one") };
@@ -210,7 +211,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_server_that_does_not_answer_is_a_problem_without_its_login() {
+    async fn a_silent_server_is_a_problem_that_shows_no_login() {
         let url = Some("redis://ana:hunter2@127.0.0.1:1".parse().unwrap());
         let [(verdict, text)] = &*found(StoreConfig { url, ..StoreConfig::default() }).await else { panic!("one") };
         assert_eq!(*verdict, Verdict::Problem);

@@ -48,7 +48,7 @@ pub(super) struct AddArgs {
     command: Vec<String>,
 }
 
-/// Adds the server, and says what to do next.
+/// Adds the server, and prints the next step.
 pub(super) fn run(args: &AddArgs, operator: &Operator) -> Result<ExitCode, TargetError> {
     let section = section(args);
     if args.print {
@@ -95,7 +95,7 @@ pub(super) fn run(args: &AddArgs, operator: &Operator) -> Result<ExitCode, Targe
     }
     let mistakes = |problems| TargetError::Mistakes(problems);
     let loaded = Config::load_for(&sources, &[]).map_err(|problems| mistakes(problems.of_file(draft.path(), &file)))?;
-    // What is wrong with other servers was so before.
+    // Mistakes of other servers were there before.
     let servers = loaded.config.mcp_servers();
     if let Some(problem) = servers.problems.iter().find(|problem| !known.contains(&problem.to_string())) {
         return Err(TargetError::Usage(format!("nothing was written: {problem}")));
@@ -119,7 +119,8 @@ pub(super) fn run(args: &AddArgs, operator: &Operator) -> Result<ExitCode, Targe
     Ok(ExitCode::SUCCESS)
 }
 
-/// Puts `section` in the place of those that `text` has of the server of this name, in lower case; `None` if it has none.
+/// Replaces the sections that `text` has of the server of this name, in lower case, by `section`; `None` if it has
+/// none.
 fn with_section(text: &str, name: &str, section: &str) -> Option<String> {
     let is_of_server = |path: &[String]| match path {
         [mcp, servers, own, ..] => mcp == "mcp" && servers == "servers" && own.to_lowercase() == name,

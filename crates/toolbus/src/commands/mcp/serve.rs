@@ -69,7 +69,7 @@ async fn serve(args: McpServeArgs, agent: AgentName, config: &Config) -> Result<
     tokio::spawn(async move {
         let _ = signals.next().await;
         close.cancel();
-        // Who asks twice does not want to wait.
+        // A second signal ends the process at once.
         let _ = signals.next().await;
         std::process::exit(130);
     });

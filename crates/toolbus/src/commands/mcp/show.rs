@@ -21,7 +21,7 @@ pub(super) fn in_full(server: &ServerStatus) -> String {
     parts.join("\n\n")
 }
 
-/// Table of the server's facts, without those that are unknown or do not apply.
+/// Table of the server's known facts.
 fn facts(server: &ServerStatus) -> String {
     let mut table = Table::new();
     table.load_style(NOTHING);
@@ -45,7 +45,7 @@ fn facts(server: &ServerStatus) -> String {
     plain(&table)
 }
 
-/// A time in its largest unit that still says something.
+/// A time in its largest unit.
 fn in_words(seconds: u64) -> String {
     match seconds {
         0..120 => format!("{seconds} s"),
@@ -93,7 +93,7 @@ pub(super) fn suspect(server: &ServerStatus) -> Option<String> {
     (!server.suspect.is_empty()).then(|| format!("{}{more}", plain(&table)))
 }
 
-/// The tools whose texts were cleaned, and what was taken out.
+/// The tools whose texts were cleaned, and the removed characters.
 pub(super) fn cleaned(server: &ServerStatus) -> Option<String> {
     let mut table = Table::new();
     table.load_style(NOTHING).set_header(["CLEANED TOOL", "REMOVED"]);
@@ -130,7 +130,7 @@ mod tests {
     use crate::http::tests::example;
 
     #[test]
-    fn a_server_is_shown_with_its_tools_and_what_is_hidden() {
+    fn a_server_is_shown_with_its_visible_and_hidden_tools() {
         insta::assert_snapshot!(in_full(&example("files")), @r#"
         files: ready
 
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_is_shown_with_what_is_suspect_and_what_was_cleaned() {
+    fn a_server_is_shown_with_suspect_and_cleaned_texts() {
         let suspicion = Suspicion {
             rule: "conceal".into(),
             place: "parameters.properties.a".to_owned(),
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_is_shown_with_the_tools_whose_names_others_have() {
+    fn a_server_is_shown_with_its_shadowed_tools() {
         let shadowed = vec![ShadowedTool { name: "read_file".to_owned(), owner: "mcp:zzz".to_owned() }];
         let server = ServerStatus { shadowed, shadowed_total: 3, ..example("aaa") };
         insta::assert_snapshot!(super::shadowed(&server).unwrap(), @r"
@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn a_time_is_told_in_its_largest_unit() {
+    fn a_time_is_shown_in_its_largest_unit() {
         assert_eq!([119, 7_199, 172_799, 172_800].map(in_words), ["119 s", "119 min", "47 h", "2 days"]);
     }
 

@@ -33,7 +33,7 @@ pub(super) struct TestArgs {
     name: String,
 }
 
-/// Tries the server, and prints what came of it.
+/// Tries the server, and prints the report.
 pub(super) async fn run(args: TestArgs, operator: &Operator) -> Result<ExitCode, TargetError> {
     let loaded = Config::load_for(&operator.sources, &["mcp"]).map_err(TargetError::Mistakes)?;
     let spec = find(&loaded.config.mcp_servers(), &args.name)?;
@@ -64,7 +64,7 @@ fn find(servers: &McpServers, name: &str) -> Result<ServerSpec, TargetError> {
     Err(TargetError::Usage(format!("the configuration has no MCP server `{name}` that can be used: {others}")))
 }
 
-/// The report, whose texts may quote anything that the server said. There is none where a secret is a word of its form.
+/// The report, whose texts may quote anything that the server sent. There is none where a secret is a word of its form.
 fn without_secrets(report: &ProbeReport, redactor: &Redactor) -> Result<ProbeReport, TargetError> {
     let cleaned = serde_json::to_value(report).and_then(|mut value| {
         redactor.clean_value(&mut value);
@@ -138,16 +138,17 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_is_not_there_is_told_with_the_next_step() {
-        let told = |text: &str, name: &str| {
+    fn an_unknown_name_is_reported_with_the_next_step() {
+        let refused = |text: &str, name: &str| {
             let file = tempfile::Builder::new().suffix(".toml").tempfile().unwrap();
             std::fs::write(file.path(), text).unwrap();
             let sources = crate::config::Sources { files: vec![file.path().to_owned()], ..Default::default() };
             find(&Config::load(&sources).unwrap().config.mcp_servers(), name).err().map(|error| error.to_string())
         };
         let two = "[mcp.servers.files]\ncommand = \"a\"\n[mcp.servers.git]\ncommand = \"b\"\n";
-        assert_eq!(told(two, "FILES"), None);
-        let all = [told(two, "fils"), told(two, "weather"), told("", "weather")].map(Option::unwrap).join("\n");
+        assert_eq!(refused(two, "FILES"), None);
+        let all =
+            [refused(two, "fils"), refused(two, "weather"), refused("", "weather")].map(Option::unwrap).join("\n");
         insta::assert_snapshot!(all, @r#"
         the configuration has no MCP server `fils` that can be used: did you mean `files`?
         the configuration has no MCP server `weather` that can be used: there are files, git

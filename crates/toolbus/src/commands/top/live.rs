@@ -23,7 +23,7 @@ use crate::http::admin::recent::RecentFound;
 use crate::http::admin::view::CallRates;
 use crate::signals::Signals;
 
-/// An answer of the daemon.
+/// A response of the daemon.
 enum Polled {
     Rates(Result<(CallRates, DaemonState), AdminClientError>),
     /// Recent calls of a query.
@@ -42,7 +42,7 @@ pub(super) async fn run(client: AdminClient, interval: Duration, mut state: Stat
     let mut events = EventStream::new();
     let mut polls = JoinSet::new();
     let mut ticks = tokio::time::interval(interval);
-    // The first one is at once, and the daemon has just been asked.
+    // The first tick is immediate, and the daemon has just been polled.
     ticks.tick().await;
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
@@ -59,9 +59,9 @@ pub(super) async fn run(client: AdminClient, interval: Duration, mut state: Stat
             },
             Some(polled) = polls.join_next() => {
                 match polled {
-                    Ok(Polled::Rates(answer)) => state.polled(answer.map_err(|error| error.to_string())),
+                    Ok(Polled::Rates(response)) => state.polled(response.map_err(|error| error.to_string())),
                     Ok(Polled::Calls(query, Ok(found))) => state.found(&query, found.calls),
-                    // The figures, which are asked for as well, tell why there is no answer.
+                    // The figures, which are polled as well, have the error.
                     Ok(Polled::Calls(_, Err(_))) => {}
                     Err(error) => panic::resume_unwind(error.into_panic()),
                 }
@@ -83,7 +83,7 @@ pub(super) async fn run(client: AdminClient, interval: Duration, mut state: Stat
                 let client = client.clone();
                 polls.spawn(async move {
                     let path = format!("/v1/calls?{query}");
-                    let found = client.ask_within(PATIENCE, Method::GET, &path).await;
+                    let found = client.send_within(PATIENCE, Method::GET, &path).await;
                     Polled::Calls(query, found)
                 });
             }
@@ -119,7 +119,7 @@ impl Drop for Screen {
     }
 }
 
-/// Makes the terminal what it was, as far as there still is one.
+/// Restores the terminal, as far as there still is one.
 fn restore() {
     let _ = disable_raw_mode();
     let _ = execute!(stdout(), LeaveAlternateScreen, Show);

@@ -21,10 +21,10 @@ const MAX_FILTER: usize = 64;
 const PAGE: isize = 10;
 /// Recent calls that are shown.
 const MAX_CALLS: usize = 50;
-/// Labels that stand for more than one name, so that no call can be found by them.
+/// Labels that summarise several names, so that no call can be found by them.
 const COLLECTIVE: [&str; 3] = ["default", "_other", "_unknown"];
 
-/// State of the daemon, as its status says.
+/// State of the daemon, from its status.
 #[derive(Debug, Default)]
 pub(super) struct DaemonState {
     pub(super) version: String,
@@ -75,14 +75,14 @@ pub(super) struct Row {
     pub(super) name: String,
     #[serde(flatten)]
     pub(super) figures: Figures,
-    /// Calls that run now, where the daemon tells.
+    /// Calls that run now, where the daemon reports them.
     pub(super) in_flight: Option<usize>,
 }
 
 /// A request of a key to the loop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum KeyEffect {
-    /// Nothing but drawing.
+    /// A new drawing alone.
     Draw,
     /// The recent calls of the view that was opened.
     Calls,
@@ -92,7 +92,7 @@ pub(super) enum KeyEffect {
 
 /// The view: figures, and the choices of the operator.
 pub(super) struct State {
-    /// Where the daemon answers.
+    /// The daemon's address.
     pub(super) address: String,
     pub(super) window: Window,
     pub(super) health: DaemonState,
@@ -111,7 +111,7 @@ pub(super) struct State {
     pub(super) failure: Option<String>,
     /// Name of the selected row; the first one if it is gone.
     selected: Option<String>,
-    answered: Instant,
+    responded: Instant,
     clock: Clock,
 }
 
@@ -132,19 +132,19 @@ impl State {
             shows_help: false,
             failure: None,
             selected: None,
-            answered: clock.now(),
+            responded: clock.now(),
             clock,
         }
     }
 
-    /// Takes in an answer, or why there is none: the figures stay then.
-    pub(super) fn polled(&mut self, answer: Result<(CallRates, DaemonState), String>) {
-        match answer {
+    /// Takes in a response, or why there is none: the figures stay then.
+    pub(super) fn polled(&mut self, response: Result<(CallRates, DaemonState), String>) {
+        match response {
             Ok((rates, health)) => {
                 self.window.add(rates);
                 self.health = health;
                 self.failure = None;
-                self.answered = self.clock.now();
+                self.responded = self.clock.now();
             }
             Err(failure) => self.failure = Some(failure),
         }
@@ -157,9 +157,9 @@ impl State {
         }
     }
 
-    /// Time since the last answer.
+    /// Time since the last response.
     pub(super) fn silence(&self) -> Duration {
-        self.clock.since(self.answered)
+        self.clock.since(self.responded)
     }
 
     /// The query for recent calls, where they are shown.
@@ -229,7 +229,7 @@ impl State {
         format!("{}{filter}", path.chain([last]).collect::<Vec<_>>().join(" > "))
     }
 
-    /// Changes what is shown.
+    /// Applies a key to the view.
     pub(super) fn press(&mut self, key: KeyEvent) -> KeyEffect {
         match key.code {
             KeyCode::Char('c') if key.modifiers.contains(KeyModifiers::CONTROL) => return KeyEffect::Quit,

@@ -1,4 +1,4 @@
-//! The view of fixed totals, and what keys make of it.
+//! The view of fixed totals, and the effect of keys.
 
 use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use ratatui::Terminal;
@@ -107,7 +107,7 @@ fn without_a_screen_the_same_is_text_and_json() {
 }
 
 #[test]
-fn a_daemon_that_does_not_answer_leaves_its_last_figures() {
+fn a_silent_daemon_leaves_its_last_figures() {
     let clock = Clock::manual();
     let mut state = state(clock);
     clock.advance(Duration::from_secs(12));

@@ -1,4 +1,4 @@
-//! The view as a screen, and as text and JSON for those who have none.
+//! The view as a screen, and as text and JSON without a terminal.
 
 use std::ops::Range;
 

@@ -63,7 +63,7 @@ impl RuleChecker<'_> {
                 let (channel, account) = (&binding.channel, &binding.account);
                 if !bindings.insert((channel, account)) {
                     let what = format!("the binding `{channel}:{account}` is given twice");
-                    self.tell_at(vec![here.clone()], Part::Value, what);
+                    self.report_at(vec![here.clone()], Part::Value, what);
                 }
                 binding.tool_rate_limits.iter().for_each(|rates| self.rates(&here, rates));
                 self.recipients(&here, binding.outbound_allowlist.as_ref().unwrap_or(&Recipients::new()), sections);
@@ -77,9 +77,9 @@ impl RuleChecker<'_> {
         for (index, set) in config.toolsets.iter().enumerate().filter(missing) {
             let hint = if names.is_empty() { "there is none at all".to_owned() } else { expected(set, &names) };
             let at = below(here, &["toolsets", &index.to_string()]);
-            // One that is wrong is there all the same.
+            // A tool set with a mistake exists all the same.
             if self.tree.get(&["toolsets".to_owned(), set.clone()]).is_none() {
-                self.tell_at(vec![at], Part::Value, format!("there is no tool set `{set}`; {hint}"));
+                self.report_at(vec![at], Part::Value, format!("there is no tool set `{set}`; {hint}"));
             }
         }
     }
@@ -88,7 +88,7 @@ impl RuleChecker<'_> {
         self.entries_of(here, recipients, sections);
         let channels: Vec<&str> = sections.outbound.keys().map(String::as_str).collect();
         for channel in recipients.keys().filter(|channel| !sections.outbound.contains_key(*channel)) {
-            // One that is wrong is there all the same.
+            // A channel with a mistake exists all the same.
             if self.tree.get(&["outbound".to_owned(), channel.clone()]).is_some() {
                 continue;
             }
@@ -96,7 +96,7 @@ impl RuleChecker<'_> {
                 if channels.is_empty() { "there is none at all".to_owned() } else { expected(channel, &channels) };
             let at = below(here, &["outbound_allowlist", channel]);
             let what = format!("no section `outbound.{channel}` says which tools address people there; {hint}");
-            self.tell_at(vec![at], Part::Key, what);
+            self.report_at(vec![at], Part::Key, what);
         }
     }
 
@@ -107,7 +107,7 @@ impl RuleChecker<'_> {
             for (index, entry) in entries.iter().enumerate() {
                 if let Err(error) = AllowedRecipients::new(outbound.compare, std::slice::from_ref(entry)) {
                     let at = below(here, &["outbound_allowlist", channel, &index.to_string()]);
-                    self.tell_at(vec![at], Part::Value, error.to_string());
+                    self.report_at(vec![at], Part::Value, error.to_string());
                 }
             }
         }
@@ -120,11 +120,11 @@ impl RuleChecker<'_> {
         for (pattern, rate) in rates {
             match Rate::new(rate.rps, rate.burst) {
                 Ok(rate) => rules.push(RateRule::new(pattern.clone(), rate)),
-                Err(error) => self.tell_at(vec![below(&here, &[pattern.as_str()])], Part::Value, error.to_string()),
+                Err(error) => self.report_at(vec![below(&here, &[pattern.as_str()])], Part::Value, error.to_string()),
             }
         }
         if let Err(error) = RateRules::new(rules) {
-            self.tell_at(vec![here], Part::Value, error.to_string());
+            self.report_at(vec![here], Part::Value, error.to_string());
         }
     }
 }
@@ -147,7 +147,7 @@ impl RuleChecker<'_> {
         let what = "cannot be relied on: under `source = \"header\"`, any sender can claim to be any agent; set \
                     `identity.source = \"broker\"`, or, on a bus whose senders are all trusted, \
                     `identity.trust_headers = true`";
-        self.tell_at(vec![rule, path("identity.source"), path("identity.trust_headers")], Part::Key, what);
+        self.report_at(vec![rule, path("identity.source"), path("identity.trust_headers")], Part::Key, what);
     }
 
     /// Where the first endpoint, MCP server or specification has credentials of single agents.

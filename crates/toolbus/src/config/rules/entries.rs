@@ -11,10 +11,10 @@ use super::{RuleChecker, below};
 /// A program that is there wherever this one runs, also where there is no shell.
 const STAND_IN: &str = "/proc/self/exe";
 
-/// Adds what an entry must have, so that the rest of it can be looked at.
+/// Adds the required keys of an entry, so that the rest of it can be checked.
 type Complete = fn(&mut Map<String, Value>);
 
-/// The key of a mistake in an entry, and what is wrong there.
+/// The key of a mistake in an entry, and the mistake.
 type KeyMistake = (&'static str, String);
 
 impl RuleChecker<'_> {
@@ -26,7 +26,7 @@ impl RuleChecker<'_> {
         }
         let client = match RestClient::new(Default::default()) {
             Ok(client) => client,
-            Err(error) => return self.tell(&["rest.endpoints"], format!("no HTTP client can be made: {error}")),
+            Err(error) => return self.report(&["rest.endpoints"], format!("no HTTP client can be made: {error}")),
         };
         for (here, endpoint) in entries {
             self.auth(&here, &endpoint);
@@ -40,7 +40,7 @@ impl RuleChecker<'_> {
     /// Reports files and specifications of endpoints that cannot be used.
     pub(super) fn described(&mut self) {
         for (at, what) in &self.described.problems {
-            self.tell_at(at.clone(), Part::Value, what.clone());
+            self.report_at(at.clone(), Part::Value, what.clone());
         }
     }
 
@@ -63,7 +63,7 @@ impl RuleChecker<'_> {
             let mut entry = entry.clone();
             let Some(table) = entry.as_object_mut() else { continue };
             let here = below(&list, &[&index.to_string()]);
-            // What is missing stands for the entry as a whole; the rest of it is looked at all the same.
+            // A missing key is reported at the entry as a whole; the rest of it is checked all the same.
             self.wrong.retain(|wrong| *wrong != here);
             table.retain(|key, _| !self.wrong.iter().any(|w| w.starts_with(&here) && w.get(here.len()) == Some(key)));
             complete(table);
@@ -89,11 +89,11 @@ impl RuleChecker<'_> {
                 other => &[other],
             };
             let path = below(here, &[key]);
-            // What stands for a wrong key may be wrong itself, such as where there is no /proc.
+            // The stand-in for a wrong key may be wrong itself, such as without /proc.
             if self.wrong.contains(&path) {
                 break;
             }
-            self.tell_at(related.iter().map(|key| below(here, &[*key])).collect(), Part::Value, what);
+            self.report_at(related.iter().map(|key| below(here, &[*key])).collect(), Part::Value, what);
             self.wrong.push(path);
             let Some(table) = entry.as_object_mut() else { break };
             if table.remove(key).is_none() {
@@ -109,12 +109,12 @@ impl RuleChecker<'_> {
         let here = below(here, &["auth"]);
         for key in auth.missing() {
             let what = format!("`{key}` is missing; expected it here, or in `per_agent` for each agent");
-            self.tell_at(vec![here.clone()], Part::Value, what);
+            self.report_at(vec![here.clone()], Part::Value, what);
         }
         for agent in auth.misfits() {
             let at = below(&here, &["per_agent", agent.as_str()]);
             let what = format!("expected {}, as the `type` of this `auth` needs", auth.needed());
-            self.tell_at(vec![at], Part::Value, what);
+            self.report_at(vec![at], Part::Value, what);
         }
         if !auth.missing().is_empty() || !auth.misfits().is_empty() {
             self.wrong.push(here);
@@ -134,7 +134,7 @@ fn complete_command(command: &mut Map<String, Value>) {
     }
     if !command.contains_key("command") {
         command.insert("command".to_owned(), Value::from(vec![STAND_IN]));
-        // What its own arguments would have had is not reported as unused.
+        // Settings of its missing arguments are not reported as unused.
         command.insert("stdin".to_owned(), Value::from("arguments"));
     }
 }

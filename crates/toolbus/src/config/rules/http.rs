@@ -1,4 +1,4 @@
-//! Checks that the tokens of the MCP server tell agents apart, and that no client is admitted by mistake.
+//! Checks that the tokens of the MCP server distinguish agents, and that no client is admitted by mistake.
 
 use std::collections::BTreeMap;
 
@@ -17,27 +17,27 @@ impl RuleChecker<'_> {
         for (key, token) in [("http.admin_token", &http.admin_token), ("http.read_token", &http.read_token)] {
             self.secret(key, token.clone());
             if token.as_ref().is_some_and(|token| !can_be_sent(token)) {
-                self.tell(&[key], NOT_SENT);
+                self.report(&[key], NOT_SENT);
             }
         }
         if http.read_token.is_some() && http.read_token == http.admin_token {
             let what = "the same as `http.admin_token`, which lets act; expected another token";
-            self.tell(&["http.read_token", "http.admin_token"], what);
+            self.report(&["http.read_token", "http.admin_token"], what);
         }
         if http.console == Some(true) && !http.takes_operators() {
             let what =
                 "the console opens with a token alone; expected one in `http.admin_token` or `http.read_token`, too";
-            self.tell(&["http.console"], what);
+            self.report(&["http.console"], what);
         }
         if http.trace_url.as_deref().is_some_and(|url| !is_trace_url(url)) {
             let what = "expected an http:// or https:// address with `{trace_id}` in it";
-            self.tell(&["http.trace_url"], what);
+            self.report(&["http.trace_url"], what);
         }
         self.tokens(http);
         if let Some(own) = identity.and_then(|identity| identity.agent.as_ref()) {
             for agent in http.tokens.keys().filter(|agent| *agent != own) {
                 let what = format!("this daemon is the sidecar of `{own}` alone; expected a token of that agent");
-                self.tell_at(vec![token_of(agent), path("identity.agent")], Part::Key, what);
+                self.report_at(vec![token_of(agent), path("identity.agent")], Part::Key, what);
             }
         }
         if http.open == Open::Local && !http.listen.ip().is_loopback() {
@@ -47,7 +47,7 @@ impl RuleChecker<'_> {
                  the port may use the tools",
                 http.listen
             );
-            self.tell(&["http.open", "http.listen"], what);
+            self.report(&["http.open", "http.listen"], what);
         }
         if let (Some(max_body), Some(invoke)) = (http.max_body, invoke)
             && max_body < invoke.max_body
@@ -56,7 +56,7 @@ impl RuleChecker<'_> {
                 "{max_body} is less than `invoke.max_body` ({}); expected at least as much, so that every call fits",
                 invoke.max_body
             );
-            self.tell(&["http.max_body", "invoke.max_body"], what);
+            self.report(&["http.max_body", "invoke.max_body"], what);
         }
     }
 
@@ -70,18 +70,18 @@ impl RuleChecker<'_> {
                     AgentTokens::Several(_) => below(&token_of(agent), &[&index.to_string()]),
                 };
                 if !can_be_sent(token) {
-                    self.tell_at(vec![key.clone()], Part::Value, NOT_SENT);
+                    self.report_at(vec![key.clone()], Part::Value, NOT_SENT);
                 }
                 for (own, operators) in [("http.admin_token", &http.admin_token), ("http.read_token", &http.read_token)]
                 {
                     if operators.as_ref() == Some(token) {
                         let what = format!("the same as `{own}`, which is for operators; expected another token");
-                        self.tell_at(vec![key.clone(), path(own)], Part::Value, what);
+                        self.report_at(vec![key.clone(), path(own)], Part::Value, what);
                     }
                 }
                 if let Some(other) = seen.insert(token.expose(), agent) {
                     let what = format!("the same token as for `{other}`; expected one that no other has");
-                    self.tell_at(vec![key], Part::Value, what);
+                    self.report_at(vec![key], Part::Value, what);
                 }
             }
         }
@@ -91,7 +91,7 @@ impl RuleChecker<'_> {
 /// Problem of a token that no client can send.
 const NOT_SENT: &str = "a token that no client can send; expected one without spaces at its ends and without line ends";
 
-/// Whether a header can have the token. Servers take what is around it for no part of it.
+/// Whether a header can have the token. Servers ignore the space around it.
 fn can_be_sent(token: &Secret) -> bool {
     let token = token.expose();
     token.trim_ascii() == token && HeaderValue::from_bytes(token.as_bytes()).is_ok()

@@ -1,4 +1,4 @@
-//! Checks of MCP servers, and of what backs a tool set.
+//! Checks of MCP servers, and of the backends of tool sets.
 
 use std::collections::BTreeMap;
 
@@ -30,7 +30,7 @@ impl RuleChecker<'_> {
             let Some(server) = self.backing(set, config) else { continue };
             if let Some((other, _)) = backed.get(&server) {
                 let what = format!("the MCP server `{server}` belongs to the tool set `{other}` already");
-                self.tell_at(vec![at_server(set)], Part::Value, what);
+                self.report_at(vec![at_server(set)], Part::Value, what);
                 continue;
             }
             backed.insert(server, (set, config));
@@ -48,7 +48,7 @@ impl RuleChecker<'_> {
             if let Ok(parsed) = ServerName::parse(name) {
                 if let Some(other) = names.get(&parsed) {
                     let what = format!("the same name as `{other}`, because the case of letters does not count");
-                    self.tell_at(vec![here.clone()], Part::Key, what);
+                    self.report_at(vec![here.clone()], Part::Key, what);
                 }
                 names.insert(parsed, name);
             }
@@ -57,16 +57,16 @@ impl RuleChecker<'_> {
             }
             let Ok(server) = ServerConfig::deserialize(server) else { continue };
             match server.finish(name) {
-                Err(mistake) if mistake.key.is_empty() => self.tell_at(vec![here], Part::Key, mistake.what),
+                Err(mistake) if mistake.key.is_empty() => self.report_at(vec![here], Part::Key, mistake.what),
                 Err(mistake) => {
-                    // What is missing stands for the server as a whole.
+                    // A missing key is reported at the server as a whole.
                     let at = vec![below(&here, &[mistake.key]), here];
-                    self.tell_at(at, Part::Value, mistake.what);
+                    self.report_at(at, Part::Value, mistake.what);
                 }
                 Ok((spec, _)) => {
                     let in_sessions = backed.get(&spec.name).is_some_and(|(_, set)| set.scope == Scope::Session);
                     if let Some(key) = placeholder(&spec).filter(|_| !in_sessions) {
-                        self.tell_at(vec![below(&here, &[key])], Part::Value, misplaced(key));
+                        self.report_at(vec![below(&here, &[key])], Part::Value, misplaced(key));
                     }
                 }
             }
@@ -86,7 +86,7 @@ impl RuleChecker<'_> {
             for (key, is_given) in remote {
                 if is_given {
                     let what = "only used by a tool set of kind \"remote\"";
-                    self.tell_at(vec![below(&here, &[key])], Part::Key, what);
+                    self.report_at(vec![below(&here, &[key])], Part::Key, what);
                 }
             }
         }
@@ -94,28 +94,28 @@ impl RuleChecker<'_> {
             (Kind::Rest, server) => {
                 if server.is_some() {
                     let what = "not used by a tool set of kind \"rest\"; expected `endpoints` alone";
-                    self.tell_at(vec![at_server(set)], Part::Key, what);
+                    self.report_at(vec![at_server(set)], Part::Key, what);
                 }
                 if config.endpoints.is_empty() {
                     let what = missing("endpoints", "a list of names of `rest.endpoints`");
-                    self.tell_at(vec![here.to_vec()], Part::Value, what);
+                    self.report_at(vec![here.to_vec()], Part::Value, what);
                 }
                 None
             }
             (Kind::Remote, server) => {
                 if !config.endpoints.is_empty() {
                     let what = "not used by a tool set of kind \"remote\"; expected `topic` and `tools`";
-                    self.tell_at(vec![below(&here, &["endpoints"])], Part::Key, what);
+                    self.report_at(vec![below(&here, &["endpoints"])], Part::Key, what);
                 }
                 if config.scope == Scope::Session {
                     let what = "a tool set of kind \"remote\" is shared: the other daemon has its sessions";
-                    self.tell_at(vec![below(&here, &["scope"])], Part::Value, what);
+                    self.report_at(vec![below(&here, &["scope"])], Part::Value, what);
                 }
                 if config.provider.is_some() {
                     self.provided(set, config);
                 } else if config.topic.is_none() {
                     let what = missing("topic", "the topic from which the other daemon takes calls, or `provider`");
-                    self.tell_at(vec![here.to_vec()], Part::Value, what);
+                    self.report_at(vec![here.to_vec()], Part::Value, what);
                 }
                 let has_list = config.topic.as_deref().is_none_or(|topic| control_of(TOOL_LIST, topic).is_some());
                 let is_bridged = config.topic.as_deref() == Some(TOOL_INVOKE_MCP);
@@ -125,16 +125,16 @@ impl RuleChecker<'_> {
                     self.bridged(set, config);
                 } else if config.is_learnt() && is_bridged {
                     let what = missing("server", "the name of an MCP server that a bridge has");
-                    self.tell_at(vec![here.to_vec()], Part::Value, what);
+                    self.report_at(vec![here.to_vec()], Part::Value, what);
                 } else if config.is_learnt() && !has_list {
                     let what = "a daemon lists its tools for a topic that begins with `tool.invoke`; expected such a topic, \
                                 or `tools`";
-                    self.tell_at(vec![below(&here, &["topic"])], Part::Value, what);
+                    self.report_at(vec![below(&here, &["topic"])], Part::Value, what);
                 }
                 for (name, tool) in &config.tools {
                     if let Err(error) = tool.descriptor((set, config), name) {
                         let at = below(&here, &["tools", name, "parameters"]);
-                        self.tell_at(vec![at], Part::Value, error.to_string());
+                        self.report_at(vec![at], Part::Value, error.to_string());
                     }
                 }
                 server.as_deref().and_then(|name| ServerName::parse(name).ok())
@@ -142,11 +142,11 @@ impl RuleChecker<'_> {
             (Kind::Mcp, server) => {
                 if !config.endpoints.is_empty() {
                     let what = "not used by a tool set of kind \"mcp\"; expected `server` alone";
-                    self.tell_at(vec![below(&here, &["endpoints"])], Part::Key, what);
+                    self.report_at(vec![below(&here, &["endpoints"])], Part::Key, what);
                 }
                 let Some(name) = server else {
                     let what = missing("server", "the name of an MCP server");
-                    self.tell_at(vec![here.to_vec()], Part::Value, what);
+                    self.report_at(vec![here.to_vec()], Part::Value, what);
                     return None;
                 };
                 let name = ServerName::parse(name).ok()?;
@@ -161,11 +161,11 @@ impl RuleChecker<'_> {
         let others = [("topic", config.topic.is_some()), ("tools", !config.tools.is_empty())];
         for (key, _) in others.into_iter().filter(|(_, is_given)| *is_given) {
             let what = "not used with `provider`: the program has a topic of its own, and lists its tools";
-            self.tell_at(vec![below(&here, &[key])], Part::Key, what);
+            self.report_at(vec![below(&here, &[key])], Part::Key, what);
         }
         if config.server.is_some() {
             let what = "not used with `provider`, which is no MCP server";
-            self.tell_at(vec![at_server(set)], Part::Key, what);
+            self.report_at(vec![at_server(set)], Part::Key, what);
         }
     }
 
@@ -175,13 +175,13 @@ impl RuleChecker<'_> {
         for (key, is_given) in [("server", config.server.is_some()), ("tools", !config.tools.is_empty())] {
             if is_given {
                 let what = "not used with the topic `script.invoke`, whose one tool is `execute_python_script`";
-                self.tell_at(vec![below(&here, &[key])], Part::Key, what);
+                self.report_at(vec![below(&here, &[key])], Part::Key, what);
             }
         }
         if self.tree.get(&path("script")).is_some() {
             let what = "a daemon with a section `script` takes scripts from this topic, and would get its own; expected no \
                         such section, or another topic";
-            self.tell_at(vec![below(&here, &["topic"])], Part::Value, what);
+            self.report_at(vec![below(&here, &["topic"])], Part::Value, what);
         }
     }
 
@@ -190,20 +190,20 @@ impl RuleChecker<'_> {
         let here = ["toolsets", set].map(str::to_owned);
         if config.topic.as_deref().is_some_and(|topic| topic != TOOL_INVOKE_MCP) {
             let what = format!("bridges take calls of MCP servers from `{TOOL_INVOKE_MCP}`; expected this topic");
-            self.tell_at(vec![below(&here, &["topic"])], Part::Value, what);
+            self.report_at(vec![below(&here, &["topic"])], Part::Value, what);
         }
         if !config.tools.is_empty() {
             let what = "not used with `server`, whose tools are those that the bridge has";
-            self.tell_at(vec![below(&here, &["tools"])], Part::Key, what);
+            self.report_at(vec![below(&here, &["tools"])], Part::Key, what);
         }
         if self.has_servers() {
             let what = "a daemon with MCP servers is a bridge, too, and would get its own calls; expected no `server` here, or \
                         no MCP servers";
-            self.tell_at(vec![at_server(set)], Part::Key, what);
+            self.report_at(vec![at_server(set)], Part::Key, what);
         }
     }
 
-    /// Whether there is a server of this name, which is written `at` this place. Reports a missing one.
+    /// Whether there is a server of this name, which is the value of the key `at`. Reports a missing one.
     fn is_there(&mut self, at: Vec<String>, name: &ServerName) -> bool {
         let servers = self.tree.get(&path("mcp.servers")).and_then(Value::as_object);
         let mut names: Vec<&str> = servers.into_iter().flatten().map(|(name, _)| name.as_str()).collect();
@@ -213,7 +213,7 @@ impl RuleChecker<'_> {
         }
         names.extend(self.servers.names());
         let hint = if names.is_empty() { "there is none at all".to_owned() } else { expected(name.as_str(), &names) };
-        self.tell_at(vec![at], Part::Value, format!("there is no MCP server `{name}`; {hint}"));
+        self.report_at(vec![at], Part::Value, format!("there is no MCP server `{name}`; {hint}"));
         false
     }
 }

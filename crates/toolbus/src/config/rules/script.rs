@@ -38,7 +38,7 @@ impl RuleChecker<'_> {
         }
         let Some(script) = self.section::<ScriptConfig>("script") else { return };
         if script.runner == RunnerKind::Local && script.local == LocalConfig::default() {
-            self.tell(
+            self.report(
                 &["script.runner"],
                 "\"local\" keeps scripts from nothing: they can read and change all that the daemon can; expected \
                  \"sandbox\", or `script.local.i_understand = true`",
@@ -48,7 +48,7 @@ impl RuleChecker<'_> {
             self.pods(&script);
         }
         if let Some(most) = script.max_timeout.filter(|most| *most < script.timeout) {
-            self.tell(
+            self.report(
                 &["script.max_timeout", "script.timeout"],
                 format!(
                     "max_timeout ({most}) is shorter than timeout ({}); expected it to be at least as long",
@@ -56,7 +56,7 @@ impl RuleChecker<'_> {
                 ),
             );
         } else if script.longest_asked() < script.timeout {
-            self.tell(
+            self.report(
                 &["script.timeout"],
                 format!(
                     "{} is longer than max_timeout, which is {} by default; give `max_timeout` too",
@@ -67,21 +67,21 @@ impl RuleChecker<'_> {
         }
         if script.memory.bytes() < LEAST_MEMORY {
             let what = format!("{} is too little for Python to start; expected at least 32MiB", script.memory);
-            self.tell(&["script.memory"], what);
+            self.report(&["script.memory"], what);
         }
         if script.pool.min > script.pool.max {
             let (min, max) = (script.pool.min, script.pool.max);
             let what = format!("min ({min}) is more than max ({max}); expected it to be at most as many");
-            self.tell(&["script.pool.min", "script.pool.max"], what);
+            self.report(&["script.pool.min", "script.pool.max"], what);
         }
         self.languages(&script);
         if script.packages.max_size > script.packages.max_cache {
             let (one, all) = (script.packages.max_size, script.packages.max_cache);
             let what = format!("max_cache ({all}) has no room for the packages of one script, max_size ({one})");
-            self.tell(&["script.packages.max_cache", "script.packages.max_size"], what);
+            self.report(&["script.packages.max_cache", "script.packages.max_size"], what);
         }
         for (position, mistake) in AllowedPackages::parse(&script.packages.allow).err().into_iter().flatten() {
-            self.tell(&[&format!("script.packages.allow.{position}")], mistake.to_string());
+            self.report(&[&format!("script.packages.allow.{position}")], mistake.to_string());
         }
         // Where a password with a reserved character ended too early, its rest is in the path or behind it.
         let is_whole = |url: &Url| !url.path().contains('@') && url.query().is_none() && url.fragment().is_none();
@@ -93,7 +93,7 @@ impl RuleChecker<'_> {
             // Not the address itself: there may be a login in it.
             let what = "no address of an index; expected \"https://host/simple\", or \"file:///folder\" for one of wheels; \
                  percent-encode `/`, `#`, `?`, `@` and `%` in user and password";
-            self.tell(&["script.packages.index_url"], what);
+            self.report(&["script.packages.index_url"], what);
         }
     }
 
@@ -101,7 +101,7 @@ impl RuleChecker<'_> {
     fn languages(&mut self, script: &ScriptConfig) {
         if !script.languages.is_empty() && script.runner != RunnerKind::Sandbox {
             let what = "other languages than Python run in the sandbox alone; expected `script.runner = \"sandbox\"`";
-            self.tell(&["script.languages", "script.runner"], what);
+            self.report(&["script.languages", "script.runner"], what);
         }
         for (name, language) in &script.languages {
             let is_fit = |character: char| matches!(character, 'a'..='z' | '0'..='9' | '_');
@@ -116,14 +116,14 @@ impl RuleChecker<'_> {
                 None
             };
             if let Some(wrong) = wrong {
-                self.tell(&[&format!("script.languages.{name}")], wrong);
+                self.report(&[&format!("script.languages.{name}")], wrong);
             }
             let is_fit = |character: char| character.is_ascii_alphanumeric() || "._-".contains(character);
             let is_taken = OTHER_FILES.contains(&&*language.file);
             if is_taken || language.file.starts_with(['.', '-']) || !language.file.chars().all(is_fit) {
                 let what = "no name for the file of a script; expected letters, digits, `.`, `_` and `-`, such as \
                      \"script.mjs\", and neither \"input\" nor \"key\"";
-                self.tell(&[&format!("script.languages.{name}.file")], what);
+                self.report(&[&format!("script.languages.{name}.file")], what);
             }
         }
     }
@@ -131,19 +131,19 @@ impl RuleChecker<'_> {
     /// Reports pod settings that no cluster accepts.
     fn pods(&mut self, script: &ScriptConfig) {
         if !cfg!(feature = "kubernetes") {
-            self.tell(&["script.runner"], NO_KUBERNETES);
+            self.report(&["script.runner"], NO_KUBERNETES);
         }
         let namespace = &script.kubernetes.namespace;
         let is_fit = |character: char| matches!(character, 'a'..='z' | '0'..='9' | '-');
         if !namespace.chars().all(is_fit) || namespace.starts_with('-') || namespace.ends_with('-') {
-            self.tell(
+            self.report(
                 &["script.kubernetes.namespace"],
                 "no name of a namespace; expected lower-case letters, digits and `-` within, such as \"rockbot-scripts\"",
             );
         }
         if script.kubernetes.image.chars().any(|character| character.is_whitespace() || character.is_control()) {
             let what = "no name of an image; expected one such as \"python:3.12-slim\", or \"registry/name@sha256:…\"";
-            self.tell(&["script.kubernetes.image"], what);
+            self.report(&["script.kubernetes.image"], what);
         }
         let is_fit = |character: char| is_fit(character) || character == '.';
         let is_end = |character: char| !character.is_ascii_alphanumeric();
@@ -151,14 +151,14 @@ impl RuleChecker<'_> {
         if pool.is_some_and(|pool| !pool.chars().all(is_fit) || pool.starts_with(is_end) || pool.ends_with(is_end)) {
             let what =
                 "no name of a SandboxWarmPool; expected lower-case letters, digits, `-` and `.`, such as \"python\"";
-            self.tell(&["script.kubernetes.warm_pool"], what);
+            self.report(&["script.kubernetes.warm_pool"], what);
         }
         if pool.is_some() && self.tree.get(&path("script.kubernetes.image")).is_some() {
             let what = "has no effect with `warm_pool`, whose SandboxTemplate names the image; leave it out";
-            self.tell(&["script.kubernetes.image", "script.kubernetes.warm_pool"], what);
+            self.report(&["script.kubernetes.image", "script.kubernetes.warm_pool"], what);
         }
         if !script.packages.allow.is_empty() {
-            self.tell(
+            self.report(
                 &["script.packages.allow"],
                 "nothing is installed in pods; have the packages in `script.kubernetes.image`, and leave this out",
             );
@@ -168,7 +168,7 @@ impl RuleChecker<'_> {
     fn role_without_section(&mut self) {
         let roles = self.tree.get(&path("daemon.roles")).and_then(Value::as_array);
         if let Some(index) = roles.and_then(|roles| roles.iter().position(|role| role == "scripts")) {
-            self.tell(
+            self.report(
                 &[&format!("daemon.roles.{index}")],
                 "there is no section [script], so that no script could be run; add it, or leave this role out",
             );

@@ -53,14 +53,14 @@ impl RuleChecker<'_> {
         };
         for (index, name) in tools.required.iter().enumerate().filter(|(_, name)| !known.contains_key(name.as_str())) {
             let what = format!("no tool `{name}` is configured, so the daemon would never be ready; {}", hint(name));
-            self.tell(&[&format!("tools.required.{index}")], what);
+            self.report(&[&format!("tools.required.{index}")], what);
         }
         let bare: BTreeSet<&str> = known.values().map(|tool| &*tool.bare_name).collect();
         for site in sections.patterns().into_iter().filter(|site| site.pattern.is_exact()) {
             let name = site.pattern.as_str();
             let is_known = known.contains_key(name) || (site.takes_bare_names() && bare.contains(name));
             if !is_known {
-                self.tell_at(vec![site.path], site.part, format!("no tool `{name}` is configured; {}", hint(name)));
+                self.report_at(vec![site.path], site.part, format!("no tool `{name}` is configured; {}", hint(name)));
             }
         }
     }
@@ -118,7 +118,7 @@ impl RuleChecker<'_> {
             let Some(name) = tool.get("name").and_then(Value::as_str) else { continue };
             let key = format!("{list}.{index}.name");
             if let Some(owner) = names.get(name) {
-                self.tell(&[&key], format!("`{name}` is also the name of {owner}; expected a name of its own"));
+                self.report(&[&key], format!("`{name}` is also the name of {owner}; expected a name of its own"));
                 continue;
             }
             let location = self.tree.origin(&path(&key)).location(Part::Value);
@@ -129,14 +129,14 @@ impl RuleChecker<'_> {
                 .find(|(set, config)| name.strip_prefix(config.prefix(set)).is_some_and(|rest| rest.starts_with('.')));
             if let (Some((set, _)), false) = (taken, is_member) {
                 let what = format!("`{name}` would be read as a tool of the tool set `{set}`; expected another name");
-                self.tell(&[&key], what);
+                self.report(&[&key], what);
             }
         }
         for (key, described) in &self.described.by_key {
             for name in described.endpoints.iter().map(|endpoint| &endpoint.name) {
                 if let Some(owner) = names.get(name) {
                     let hint = if key.starts_with("rest.openapi") { "; write a `prefix`, or `exclude` it" } else { "" };
-                    self.tell(&[key], format!("its tool `{name}` has the name of {owner}{hint}"));
+                    self.report(&[key], format!("its tool `{name}` has the name of {owner}{hint}"));
                     continue;
                 }
                 names.insert(name.clone(), format!("a tool of `{key}`"));
@@ -162,7 +162,7 @@ impl RuleChecker<'_> {
                         "`{one}` and `{other}` are equally specific, and set it to different values for the tool \
                          `{tool}`; expected one value, or a pattern that is more specific"
                     );
-                    self.tell_at(vec![at.map(str::to_owned).into()], Part::Key, what);
+                    self.report_at(vec![at.map(str::to_owned).into()], Part::Key, what);
                 }
             }
         }
@@ -181,7 +181,7 @@ impl RuleChecker<'_> {
                     let hint = if names.is_empty() { "it takes none".to_owned() } else { expected(argument, names) };
                     let at = ["agents", agent.as_str(), "arguments", pattern.as_str(), argument];
                     let what = format!("the tool `{tool}` has no argument `{argument}`; {hint}");
-                    self.tell_at(vec![at.map(str::to_owned).into()], Part::Key, what);
+                    self.report_at(vec![at.map(str::to_owned).into()], Part::Key, what);
                 }
             }
         }
@@ -199,7 +199,7 @@ impl RuleChecker<'_> {
             let here = ["toolsets", set].map(str::to_owned);
             if let Some(other) = prefixes.insert(config.prefix(set), set) {
                 let what = format!("the prefix `{}` is also that of the tool set `{other}`", config.prefix(set));
-                self.tell_at(vec![below(&here, &["prefix"]), here.to_vec()], Part::Value, what);
+                self.report_at(vec![below(&here, &["prefix"]), here.to_vec()], Part::Value, what);
             }
             for (index, endpoint) in config.endpoints.iter().enumerate() {
                 let at = below(&here, &["endpoints", &index.to_string()]);
@@ -207,12 +207,12 @@ impl RuleChecker<'_> {
                     Some(owner) if owner == set => format!("the endpoint `{endpoint}` is given twice"),
                     Some(owner) => format!("the endpoint `{endpoint}` belongs to the tool set `{owner}` already"),
                     None if endpoints.contains(endpoint) => continue,
-                    // One without a usable name may be meant.
+                    // An entry without a usable name may have this one.
                     None if self.is_wrong_in("rest") || self.described.is_open => continue,
                     None if names.is_empty() => format!("there is no endpoint `{endpoint}`; there is none at all"),
                     None => format!("there is no endpoint `{endpoint}`; {}", expected(endpoint, &names)),
                 };
-                self.tell_at(vec![at], Part::Value, what);
+                self.report_at(vec![at], Part::Value, what);
             }
         }
     }

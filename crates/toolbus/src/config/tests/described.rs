@@ -1,4 +1,4 @@
-//! REST tools that stand elsewhere: in specifications, and in the file of RockBot's agents.
+//! REST tools of other files: of specifications, and of the file of RockBot's agents.
 
 use super::*;
 
@@ -17,7 +17,7 @@ fn load_with(file: &str, toml: &str) -> Result<Loaded, String> {
     loaded.map_err(|problems| problems.replace(&here, ""))
 }
 
-fn told(file: &str, toml: &str) -> String {
+fn reported(file: &str, toml: &str) -> String {
     load_with(file, toml).expect_err("a problem")
 }
 
@@ -38,7 +38,7 @@ fn the_operations_of_a_file_are_tools_of_the_configuration() {
 }
 
 #[test]
-fn a_specification_that_cannot_be_used_is_told_at_its_key() {
+fn an_unusable_specification_is_reported_at_its_key() {
     let section = |more: &str| format!("[rest.openapi.pets]\nfile = 'FILE'\n{more}");
     let swagger = r#"{"swagger": "2.0"}"#;
     let private = PETS.replace("pets.example", "10.0.0.7");
@@ -56,7 +56,7 @@ fn a_specification_that_cannot_be_used_is_told_at_its_key() {
         (PETS, "[rest.openapi.pets]\nurl = 'ftp://pets.example/spec'".to_owned()),
         (PETS, section("includes = ['x']")),
     ];
-    let all: Vec<String> = table.iter().map(|(file, toml)| told(file, toml)).collect();
+    let all: Vec<String> = table.iter().map(|(file, toml)| reported(file, toml)).collect();
     insta::assert_snapshot!(all.join("\n"), @r#"
     a.toml:2:8: `rest.openapi.pets.file`: spec.json: it is Swagger 2.0; expected OpenAPI 3.0 or 3.1. Converters make one of the other
     a.toml:2:8: `rest.openapi.pets.file`: spec.json: `openapi`: given twice; expected it once
@@ -74,11 +74,11 @@ fn a_specification_that_cannot_be_used_is_told_at_its_key() {
 }
 
 #[test]
-fn a_name_that_another_tool_has_is_told() {
+fn the_name_of_another_tool_is_reported() {
     let other = "[[rest.endpoints]]\nname = 'addPet'\ndescription = 'd'\nurl = 'https://h/'\n";
     let twice = "[rest.openapi.a]\nfile = 'FILE'\n[rest.openapi.b]\nfile = 'FILE'\n";
-    insta::assert_snapshot!(told(PETS, &format!("{other}[rest.openapi.pets]\nfile = 'FILE'")), @"a.toml:5:1: `rest.openapi.pets`: its tool `addPet` has the name of the endpoint at a.toml:2:8; write a `prefix`, or `exclude` it");
-    insta::assert_snapshot!(told(PETS, twice), @"
+    insta::assert_snapshot!(reported(PETS, &format!("{other}[rest.openapi.pets]\nfile = 'FILE'")), @"a.toml:5:1: `rest.openapi.pets`: its tool `addPet` has the name of the endpoint at a.toml:2:8; write a `prefix`, or `exclude` it");
+    insta::assert_snapshot!(reported(PETS, twice), @"
     a.toml:3:1: `rest.openapi.b`: its tool `addPet` has the name of a tool of `rest.openapi.a`; write a `prefix`, or `exclude` it
     a.toml:3:1: `rest.openapi.b`: its tool `listPets` has the name of a tool of `rest.openapi.a`; write a `prefix`, or `exclude` it
     ");
@@ -101,11 +101,11 @@ fn the_endpoints_of_rockbots_agents_are_read_from_their_own_file() {
         config.secrets().into_iter().map(|given| (given.key, given.secret.expose().to_owned())).collect();
     assert_eq!(secrets, [("rest.endpoints_file".to_owned(), "a-key-of-the-tests".to_owned())]);
     let wrong = file.replace("\"KEY\"", "\"OTHER\"");
-    insta::assert_snapshot!(told(&wrong, "[rest]\nendpoints_file = 'FILE'"), @"a.toml:2:18: `rest.endpoints_file`: spec.json: `RestTools:Endpoints[0]`: `AuthEnvVar`: the environment variable `OTHER` is not set, or is empty");
+    insta::assert_snapshot!(reported(&wrong, "[rest]\nendpoints_file = 'FILE'"), @"a.toml:2:18: `rest.endpoints_file`: spec.json: `RestTools:Endpoints[0]`: `AuthEnvVar`: the environment variable `OTHER` is not set, or is empty");
 }
 
 #[test]
-fn what_replicas_have_in_common_includes_what_specifications_describe() {
+fn the_digest_includes_the_contents_of_specifications() {
     let toml = "[rest.openapi.pets]\nfile = 'FILE'\n";
     let digest = |file: &str| {
         let mut config = load_with(file, toml).unwrap().config;

@@ -67,7 +67,7 @@ fn the_environment_creates_no_entries() {
 }
 
 #[test]
-fn entries_that_differ_in_case_alone_are_told_apart_by_their_case() {
+fn entries_that_differ_only_in_case_are_distinguished() {
     let files = json!({"tools": {"limits": {"a": {}, "A": {}}}});
     let (tree, problems) = after(files, &[("TOOLBUS__TOOLS__LIMITS__A__TIMEOUT", "2s")]);
     assert!(problems.is_empty(), "{problems:?}");

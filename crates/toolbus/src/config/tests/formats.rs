@@ -117,7 +117,7 @@ fn the_environment_changes_entries_of_every_format() {
 }
 
 #[test]
-fn a_mistake_in_yaml_is_told_with_its_line() {
+fn a_mistake_in_yaml_is_reported_with_its_line() {
     let text =
         "bus:\n  nme: x\n  reply_topics:\n    - a..b\ninvoke:\n  max_in_flight: many\n  drain_timeout: 10 parsecs\n";
     insta::assert_snapshot!(refused("a.yaml", text), @r#"
@@ -129,7 +129,7 @@ fn a_mistake_in_yaml_is_told_with_its_line() {
 }
 
 #[test]
-fn a_mistake_in_json_is_told_with_its_key() {
+fn a_mistake_in_json_is_reported_with_its_key() {
     let text = r#"{
         "bus": {"nme": "x", "reply_topics": ["a..b"]},
         "invoke": {"max_in_flight": "many", "drain_timeout": "10 parsecs"}
@@ -149,7 +149,7 @@ fn a_contradiction_names_the_file_whose_value_counts() {
 }
 
 #[test]
-fn a_text_that_is_not_of_its_format_is_told_where_it_ends_to_be() {
+fn a_file_of_another_format_is_reported_where_its_syntax_fails() {
     insta::assert_snapshot!(refused("a.json", "[bus]\nname = 'x'"), @"a.json:1:1: expected an object");
     insta::assert_snapshot!(refused("b.json", "{\"bus\": {\"name\": \"x\",}}"), @"b.json:1:22: not JSON, as its extension says: trailing comma");
     insta::assert_snapshot!(refused("c.json", ""), @"c.json:1:1: not JSON, as its extension says: EOF while parsing a value");
@@ -224,14 +224,14 @@ fn numbers_are_of_the_type_that_they_are_written_in() {
 }
 
 #[test]
-fn a_number_that_is_too_large_is_told() {
+fn a_number_that_is_too_large_is_reported() {
     for number in ["65536", "18446744073709551615", "18446744073709551616", "1e300", "-1"] {
         for (name, text) in [
             ("a.json", format!("{{\"invoke\": {{\"max_in_flight\": {number}}}}}")),
             ("a.yaml", format!("invoke: {{max_in_flight: {number}}}")),
         ] {
-            let told = refused(name, &text);
-            assert!(told.starts_with(name) && told.contains(": `invoke.max_in_flight`: "), "{told}");
+            let reported = refused(name, &text);
+            assert!(reported.starts_with(name) && reported.contains(": `invoke.max_in_flight`: "), "{reported}");
         }
     }
     insta::assert_snapshot!(refused("b.json", r#"{"invoke": {"max_in_flight": 1e999}}"#), @"b.json:1:34: not JSON, as its extension says: number out of range");
@@ -293,12 +293,12 @@ fn aliases_that_stand_for_too_much_are_refused() {
 }
 
 #[test]
-fn what_is_too_deep_is_refused() {
+fn deep_nesting_is_refused() {
     let lists = "- ".repeat(100_000);
     insta::assert_snapshot!(refused("a.yaml", &format!("bus:\n {lists}x")).chars().take(200).collect::<String>().replace("[0]", ""), @"a.yaml:2:256: `bus[0");
     let lists = "[".repeat(100_000);
-    let told = refused("b.yaml", &format!("bus: {lists}"));
-    assert!(told.len() < 1000 && told.starts_with("b.yaml:1:"), "{told}");
+    let reported = refused("b.yaml", &format!("bus: {lists}"));
+    assert!(reported.len() < 1000 && reported.starts_with("b.yaml:1:"), "{reported}");
     insta::assert_snapshot!(refused("c.json", &format!("{{\"bus\": {lists}")), @"c.json:1:135: not JSON, as its extension says: recursion limit exceeded");
 }
 
@@ -312,8 +312,8 @@ fn a_tag_of_yaml_is_refused() {
 #[test]
 fn a_file_that_is_too_large_is_refused() {
     for name in ["a.json", "a.yaml"] {
-        let told = refused(name, &" ".repeat(16 * 1024 * 1024 + 1));
-        assert_eq!(told, format!("{name}: the file is larger than 16 MiB"));
+        let reported = refused(name, &" ".repeat(16 * 1024 * 1024 + 1));
+        assert_eq!(reported, format!("{name}: the file is larger than 16 MiB"));
     }
 }
 
@@ -330,8 +330,8 @@ fn secrets_of_every_format_are_resolved_and_never_shown() {
         assert!(!format!("{:?}", loaded.config).contains("hunter2"), "{name}");
         assert!(loaded.config.secrets().iter().any(|given| given.secret.expose() == "hunter2-hunter2"), "{name}");
         for wrong in [r#"["hunter2"]"#, r#"{"hunter2": "hunter2"}"#, "7", "null"] {
-            let told = refused(name, &endpoint(wrong));
-            assert!(!told.contains("\"hunter2") && told.contains("rest.endpoints[0].auth"), "{told}");
+            let reported = refused(name, &endpoint(wrong));
+            assert!(!reported.contains("\"hunter2") && reported.contains("rest.endpoints[0].auth"), "{reported}");
         }
     }
     for text in
@@ -350,6 +350,6 @@ fn every_example_of_the_schema_in_json_is_read_as_in_toml() {
         json!({"daemon": {"socket": "none"}, "store": {"url": "memory:"}, "audit": {"file": "a.log"}}).to_string();
     let toml = "[daemon]\nsocket = 'none'\n[store]\nurl = 'memory:'\n[audit]\nfile = 'a.log'";
     assert_eq!(config("a.json", &text), config("a.toml", toml));
-    // JSON is YAML, but for the format that the extension says.
+    // JSON is YAML, but for the format of the extension.
     assert_eq!(config("a.yaml", &text), config("a.toml", toml));
 }

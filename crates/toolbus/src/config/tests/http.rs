@@ -1,8 +1,8 @@
-//! Who may enter at the MCP server: what is refused, what is suspicious, and that no token is shown.
+//! Access to the MCP server: mistakes, warnings, and that no token is shown.
 
 use super::*;
 
-/// Long enough for nobody to warn of it.
+/// Long enough for no warning.
 const LONG: &str = "s3cret-s3cret-s3cret";
 
 #[test]
@@ -19,23 +19,23 @@ fn an_agent_may_have_a_token_or_several_from_wherever_secrets_come() {
 }
 
 #[test]
-fn a_token_that_is_not_to_be_had_or_of_the_wrong_kind_is_a_problem() {
+fn a_missing_token_or_one_of_the_wrong_kind_is_a_problem() {
     insta::assert_snapshot!(problems("[http]\ntokens = { ana = ['x', { env = 'NONE' }] }"), @"a.toml:2:24: `http.tokens.ana[1]`: the environment variable `NONE` is not set, or is empty; set it, or name another source of this secret");
     insta::assert_snapshot!(problems("[http]\ntokens = { default = 'x' }"), @"a.toml:2:12: `http.tokens.default`: stands for every agent without a section; expected the name of one agent");
     for word in ["yes", "true"] {
-        let told = problems(&format!("[http]\nopen = '{word}'"));
+        let reported = problems(&format!("[http]\nopen = '{word}'"));
         let expected = format!(r#"a.toml:2:8: `http.open`: "{word}" is not known; expected true, false or "network""#);
-        assert_eq!(told, expected);
+        assert_eq!(reported, expected);
     }
 }
 
 #[test]
-fn tokens_tell_agents_and_operators_apart() {
+fn tokens_distinguish_agents_and_operators() {
     let text =
         format!("[http]\nadmin_token = '{LONG}'\ntokens = {{ ana = ['{LONG}'], bea = 'of-both', cleo = 'of-both' }}");
-    let told = problems(&text);
-    assert!(!told.contains("s3cret") && !told.contains("of-both"), "{told}");
-    insta::assert_snapshot!(told, @"
+    let reported = problems(&text);
+    assert!(!reported.contains("s3cret") && !reported.contains("of-both"), "{reported}");
+    insta::assert_snapshot!(reported, @"
     a.toml:3:19: `http.tokens.ana[0]`: the same as `http.admin_token`, which is for operators; expected another token
     a.toml:3:68: `http.tokens.cleo`: the same token as for `bea`; expected one that no other has
     ");
@@ -61,15 +61,16 @@ fn the_console_needs_a_token_and_readers_one_of_their_own() {
 }
 
 #[test]
-fn a_token_that_no_client_can_send_is_a_problem_and_the_end_of_a_line_is_no_part_of_one() {
+fn an_unsendable_token_is_a_problem_and_a_line_end_is_not_part_of_it() {
     let text = "[http]\nadmin_token = { env = 'B' }\ntokens = { ana = { env = 'A' }, bea = [{ env = 'C' }] }";
     let [admin, ana, bea] = ["of-operators-alone", LONG, "s3cret-of-bea-alone"];
-    let told = |[admin, ana, bea]: [&str; 3]| load(&[text], &[("B", admin), ("A", ana), ("C", bea)], &[]);
-    let loaded = told([&format!("{admin}\n"), &format!("{ana}\r\n"), &format!("{bea} ")].map(String::as_str)).unwrap();
+    let reported = |[admin, ana, bea]: [&str; 3]| load(&[text], &[("B", admin), ("A", ana), ("C", bea)], &[]);
+    let loaded =
+        reported([&format!("{admin}\n"), &format!("{ana}\r\n"), &format!("{bea} ")].map(String::as_str)).unwrap();
     let http = &loaded.config.http;
     assert_eq!(http.each_token().map(|(_, token)| token.expose()).collect::<Vec<_>>(), [ana, bea]);
     assert_eq!(http.admin_token.as_ref().map(Secret::expose), Some(admin));
-    insta::assert_snapshot!(told([" of-operators-alone", "s3cret-s3cret\ns3cret", "\ts3cret-of-bea-alone"]).unwrap_err(), @"
+    insta::assert_snapshot!(reported([" of-operators-alone", "s3cret-s3cret\ns3cret", "\ts3cret-of-bea-alone"]).unwrap_err(), @"
     a.toml:2:15: `http.admin_token`: a token that no client can send; expected one without spaces at its ends and without line ends
     a.toml:3:18: `http.tokens.ana`: a token that no client can send; expected one without spaces at its ends and without line ends
     a.toml:3:40: `http.tokens.bea[0]`: a token that no client can send; expected one without spaces at its ends and without line ends
@@ -83,7 +84,7 @@ fn a_sidecar_has_tokens_of_its_own_agent_alone() {
 }
 
 #[test]
-fn a_server_that_is_open_to_other_machines_must_be_meant() {
+fn opening_the_server_to_other_machines_must_be_explicit() {
     insta::assert_snapshot!(problems("[http]\nopen = true\nlisten = '0.0.0.0:8471'"), @r#"a.toml:2:8: `http.open`: lets in clients without a token, and 0.0.0.0:8471 can be reached from other machines; expected tokens in `http.tokens`, an address of this machine in `http.listen`, or "network" if everybody who reaches the port may use the tools"#);
     assert_eq!(warnings("[http]\nopen = true"), "");
     insta::assert_snapshot!(warnings("[http]\nopen = 'network'\nlisten = '0.0.0.0:8471'"), @"

@@ -41,15 +41,15 @@ fn the_command_line_is_named_where_it_is_wrong() {
     command line --set invoke.max_timout: `invoke.max_timout`: unknown key; did you mean `max_timeout`? expected one of `default_reply_topic`, `default_timeout`, `drain_timeout`, `max_body`, `max_in_flight`, `max_timeout`, `max_waiting`, `topics`
     command line --set tools.echo: `tools.echo`: found a text; expected true or false
     "#);
-    let told = load(&[], &[], &[("toools.echo", "true")]).unwrap_err();
+    let reported = load(&[], &[], &[("toools.echo", "true")]).unwrap_err();
     assert!(
-        told.starts_with("command line --set toools.echo: `toools`: unknown key; did you mean `tools`? "),
-        "{told}"
+        reported.starts_with("command line --set toools.echo: `toools`: unknown key; did you mean `tools`? "),
+        "{reported}"
     );
 }
 
 #[test]
-fn a_contradiction_is_told_where_the_value_was_given() {
+fn a_contradiction_is_reported_where_the_value_was_given() {
     let text = "[invoke]\ndefault_timeout = '90s'";
     let environment = [("TOOLBUS__INVOKE__MAX_TIMEOUT", "80s")];
     insta::assert_snapshot!(load(&[text], &environment, &[]).unwrap_err(), @"environment TOOLBUS__INVOKE__MAX_TIMEOUT: `invoke.max_timeout`: max_timeout (80s) is shorter than default_timeout (90s); expected it to be at least as long");
@@ -67,7 +67,7 @@ fn a_cluster_of_brokers_is_a_list_in_any_layer() {
 }
 
 #[test]
-fn what_is_hardly_meant_is_warned_of() {
+fn probable_mistakes_are_warned_of() {
     let text = r#"
         [bus]
         url = ["amqp://guest:guest@broker", "amqp://guest:guest@localhost", "amqps://ana:secret-of-ana@broker"]

@@ -1,4 +1,4 @@
-//! MCP servers: in sections and in the file, what backs tool sets, and what the rules for agents make of them.
+//! MCP servers: in sections and in the file, as backends of tool sets, and in the rules for agents.
 
 use toolbus_mcp_client::spec::{Credential, Credentials, HttpKind, ServerSpec, TransportSpec};
 
@@ -10,7 +10,7 @@ fn with_file(toml: &str, json: &str) -> Result<Loaded, String> {
     let here = format!("{}/", folder.path().display());
     std::fs::write(folder.path().join("mcp.json"), json).unwrap();
     let text = format!("mcp.servers_file = '{here}mcp.json'\n{toml}");
-    let mut loaded = load(&[&text], &[("TOKEN", "hunter2")], &[]).map_err(|told| told.replace(&here, ""))?;
+    let mut loaded = load(&[&text], &[("TOKEN", "hunter2")], &[]).map_err(|reported| reported.replace(&here, ""))?;
     loaded.warnings.iter_mut().for_each(|warning| *warning = warning.replace(&here, ""));
     Ok(loaded)
 }
@@ -70,7 +70,7 @@ fn every_designed_key_is_accepted() {
 }
 
 #[test]
-fn tools_are_called_as_the_operator_says_in_sections_and_in_the_file() {
+fn prefix_and_renames_apply_in_sections_and_in_the_file() {
     let section =
         specs("[mcp.servers.a]\ncommand = 'x'\nprefix = 'files'\nrename = { read_file = 'open', list = 'read_file' }");
     let json = r#"{"mcpServers": {"a": {"command": "x", "Prefix": "files", "rename": {"read_file": "open", "list": "read_file"}}}}"#;
@@ -83,7 +83,7 @@ fn tools_are_called_as_the_operator_says_in_sections_and_in_the_file() {
 }
 
 #[test]
-fn a_name_that_not_every_model_takes_and_one_for_two_tools_are_told() {
+fn an_invalid_prefix_and_invalid_renames_are_reported() {
     let long = format!("prefix = '{}'", "p".repeat(33));
     let table = [
         (
@@ -100,8 +100,8 @@ fn a_name_that_not_every_model_takes_and_one_for_two_tools_are_told() {
         ("rename = { read = 'open', see = 'open' }", "`rename` gives two tools the name `open`: `read` and `see`"),
     ];
     for (line, expected) in table {
-        let told = load(&[&format!("[mcp.servers.a]\ncommand = 'x'\n{line}")], &[], &[]).unwrap_err();
-        assert!(told.contains(expected), "{line}: {told}");
+        let reported = load(&[&format!("[mcp.servers.a]\ncommand = 'x'\n{line}")], &[], &[]).unwrap_err();
+        assert!(reported.contains(expected), "{line}: {reported}");
     }
 }
 
@@ -144,18 +144,18 @@ fn credentials_are_shared_or_of_single_agents() {
 }
 
 #[test]
-fn credentials_that_are_not_complete_are_told() {
-    let told =
+fn incomplete_credentials_are_reported() {
+    let reported =
         |auth: &str| problems(&format!("[identity]\nsource = 'broker'\n[mcp.servers.a]\nurl = 'https://h/'\n{auth}"));
-    insta::assert_snapshot!(told("auth = { type = 'bearer' }"), @"a.toml:5:8: `mcp.servers.a.auth`: `token` is missing; expected it here, or in `per_agent` for each agent");
-    insta::assert_snapshot!(told("auth = { type = 'basic', username = 'x' }"), @"a.toml:5:8: `mcp.servers.a.auth`: `password` is missing; expected it here, or in `per_agent` for each agent");
-    insta::assert_snapshot!(told("auth = { type = 'client_credentials', client_id = 'x' }"), @"a.toml:5:8: `mcp.servers.a.auth`: `token_url` is missing; expected a text");
-    insta::assert_snapshot!(told("auth = { type = 'client_credentials', token_url = 'x', client_id = 'x', client_secret = 'y' }"), @r#"a.toml:5:8: `mcp.servers.a.auth`: `token_url` is no URL (relative URL without a base); expected "https://host/path""#);
-    insta::assert_snapshot!(told("auth = { type = 'client_credentials', token_url = 'https://h/', client_id = 'x', client_secret = 'y', scopes = ['a b'] }"), @"a.toml:5:8: `mcp.servers.a.auth`: `scopes` has an entry that is no scope: expected words without spaces");
-    insta::assert_snapshot!(told("auth = { type = 'bearer', per_agent = { ana = { key = 'hunter2' } } }"), @"a.toml:5:8: `mcp.servers.a.auth`: expected `token` for `ana` in `per_agent`, as the `type` of this `auth` needs");
-    insta::assert_snapshot!(told("auth = { type = 'bearer', token = \"hunter2\\n\" }"), @"a.toml:5:8: `mcp.servers.a.auth`: has a credential with characters that no header can have");
-    insta::assert_snapshot!(told("auth = { type = 'api_key', header = 'a b', key = 'x' }"), @"a.toml:5:8: `mcp.servers.a.auth`: `header` is a name that no header can have");
-    insta::assert_snapshot!(told("auth = { type = 'bearer', token = 'x' }\nheaders = { Authorization = 'y' }"), @"a.toml:6:11: `mcp.servers.a.headers`: `headers` has `authorization`, which `auth` sets, too");
+    insta::assert_snapshot!(reported("auth = { type = 'bearer' }"), @"a.toml:5:8: `mcp.servers.a.auth`: `token` is missing; expected it here, or in `per_agent` for each agent");
+    insta::assert_snapshot!(reported("auth = { type = 'basic', username = 'x' }"), @"a.toml:5:8: `mcp.servers.a.auth`: `password` is missing; expected it here, or in `per_agent` for each agent");
+    insta::assert_snapshot!(reported("auth = { type = 'client_credentials', client_id = 'x' }"), @"a.toml:5:8: `mcp.servers.a.auth`: `token_url` is missing; expected a text");
+    insta::assert_snapshot!(reported("auth = { type = 'client_credentials', token_url = 'x', client_id = 'x', client_secret = 'y' }"), @r#"a.toml:5:8: `mcp.servers.a.auth`: `token_url` is no URL (relative URL without a base); expected "https://host/path""#);
+    insta::assert_snapshot!(reported("auth = { type = 'client_credentials', token_url = 'https://h/', client_id = 'x', client_secret = 'y', scopes = ['a b'] }"), @"a.toml:5:8: `mcp.servers.a.auth`: `scopes` has an entry that is no scope: expected words without spaces");
+    insta::assert_snapshot!(reported("auth = { type = 'bearer', per_agent = { ana = { key = 'hunter2' } } }"), @"a.toml:5:8: `mcp.servers.a.auth`: expected `token` for `ana` in `per_agent`, as the `type` of this `auth` needs");
+    insta::assert_snapshot!(reported("auth = { type = 'bearer', token = \"hunter2\\n\" }"), @"a.toml:5:8: `mcp.servers.a.auth`: has a credential with characters that no header can have");
+    insta::assert_snapshot!(reported("auth = { type = 'api_key', header = 'a b', key = 'x' }"), @"a.toml:5:8: `mcp.servers.a.auth`: `header` is a name that no header can have");
+    insta::assert_snapshot!(reported("auth = { type = 'bearer', token = 'x' }\nheaders = { Authorization = 'y' }"), @"a.toml:6:11: `mcp.servers.a.headers`: `headers` has `authorization`, which `auth` sets, too");
 }
 
 #[test]
@@ -184,7 +184,7 @@ fn a_server_is_a_program_or_an_address() {
 }
 
 #[test]
-fn the_name_of_a_server_is_one_and_its_own() {
+fn the_name_of_a_server_is_valid_and_unique() {
     insta::assert_snapshot!(problems("[mcp.servers.Management]\ncommand = 'x'\n[mcp.servers.'']\ncommand = 'x'\n[mcp.servers.a]\ncommand = 'x'\n[mcp.servers.A]\ncommand = 'y'"), @r#"
     a.toml:1:14: `mcp.servers.Management`: "Management" is a reserved name; choose another name for this MCP server
     a.toml:3:14: `mcp.servers.""`: "" is no name of an MCP server; expected 1 to 64 characters, none of them a control character
@@ -193,7 +193,7 @@ fn the_name_of_a_server_is_one_and_its_own() {
 }
 
 #[test]
-fn what_callers_may_register_is_patterns_and_hosts() {
+fn servers_that_callers_may_register_are_patterns_and_hosts() {
     insta::assert_snapshot!(problems("[mcp.register]\nenabled = true\ncommands = [['uvx', '[a]'], []]\nhosts = ['https://h', 'h:1']"), @r#"
     a.toml:3:21: `mcp.register.commands[0][1]`: "[a]" has `[`, which means nothing in a pattern: there is `*` for any run of characters and `?` for one
     a.toml:3:29: `mcp.register.commands[1]`: expected at least 1 element
@@ -221,11 +221,11 @@ fn queues_of_another_bridge_are_three_different_ones() {
 }
 
 #[test]
-fn a_tool_set_is_backed_by_one_server_that_there_is() {
+fn a_tool_set_is_backed_by_one_existing_server() {
     let servers = "[mcp.servers.files]\ncommand = 'x'\n";
     let set = |name: &str, lines: &str| format!("[toolsets.{name}]\nkind = 'mcp'\n{lines}\n");
-    let told = |sets: &[String]| problems(&format!("{servers}{}", sets.concat()));
-    insta::assert_snapshot!(told(&[set("a", "server = 'file'"), set("b", ""), set("c", "server = 'files'"), set("d", "server = 'Files'"), set("e", "server = 'files'\nendpoints = ['x']")]), @r#"
+    let reported = |sets: &[String]| problems(&format!("{servers}{}", sets.concat()));
+    insta::assert_snapshot!(reported(&[set("a", "server = 'file'"), set("b", ""), set("c", "server = 'files'"), set("d", "server = 'Files'"), set("e", "server = 'files'\nendpoints = ['x']")]), @r#"
     a.toml:5:10: `toolsets.a.server`: there is no MCP server `file`; did you mean `files`? expected `files`
     a.toml:6:1: `toolsets.b`: `server` is missing; expected the name of an MCP server
     a.toml:14:10: `toolsets.d.server`: the MCP server `Files` belongs to the tool set `c` already
@@ -248,7 +248,7 @@ fn a_remote_tool_set_without_tools_has_a_topic_on_which_they_are_listed() {
     }
     let set = |topic: &str, more: &str| problems(&text(topic, more));
     let server = "server = 'files'\n";
-    let told = [
+    let reported = [
         (set("lab.calls", ""), "a.topic`: a daemon lists its tools for a topic that begins with `tool.invoke`"),
         (set("tool.invoke.mcp", ""), "a`: `server` is missing"),
         (set("tool.invoke.lab", server), "a.topic`: bridges take calls of MCP servers from `tool.invoke.mcp`"),
@@ -259,8 +259,8 @@ fn a_remote_tool_set_without_tools_has_a_topic_on_which_they_are_listed() {
         (set("script.invoke", &format!("{server}[script]")), "a.server`: not used with the topic `script.invoke`"),
         (set("script.invoke", "[script]"), "a.topic`: a daemon with a section `script` takes scripts from this topic"),
     ];
-    for (told, expected) in told {
-        assert!(told.contains(expected), "{expected}: {told}");
+    for (reported, expected) in reported {
+        assert!(reported.contains(expected), "{expected}: {reported}");
     }
 }
 
@@ -306,13 +306,16 @@ fn placeholders_stand_in_the_servers_of_sessions_alone() {
     insta::assert_snapshot!(problems(&format!("{server}{shared}")), @r#"a.toml:3:8: `mcp.servers.files.args`: `args` has `{agent}` or `{session}`, which have a value only in the server of a tool set of scope "session""#);
     assert!(load(&[&format!("{server}{shared}\nscope = 'session'")], &[], &[]).is_ok());
     for lines in ["env = { A = '{session}' }", "cwd = '{agent}'", "roots = ['/{session}']"] {
-        let told = problems(&format!("[mcp.servers.files]\ncommand = 'x'\n{lines}"));
-        assert!(told.contains("which have a value only in the server of a tool set of scope \"session\""), "{told}");
+        let reported = problems(&format!("[mcp.servers.files]\ncommand = 'x'\n{lines}"));
+        assert!(
+            reported.contains("which have a value only in the server of a tool set of scope \"session\""),
+            "{reported}"
+        );
     }
 }
 
 #[test]
-fn servers_of_the_file_join_those_of_the_sections_which_win() {
+fn servers_of_sections_precede_those_of_the_file() {
     let json = r#"{"mcpServers": {"A": {"command": "file"}, "b": {"command": "file"}, "c": {"command": "{agent}", "args": ["{agent}"]}}}"#;
     let loaded = with_file("[mcp.servers.a]\ncommand = 'section'", json).unwrap();
     let specs = loaded.config.mcp_servers().specs;
@@ -345,7 +348,7 @@ fn a_server_of_the_file_may_back_a_tool_set_once_it_can_be_used() {
 }
 
 #[test]
-fn the_digest_tells_servers_of_files_apart_and_no_secrets() {
+fn the_digest_distinguishes_servers_of_files_but_no_secrets() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("mcp.json");
     let mut config = Config::default();
@@ -377,14 +380,14 @@ fn names_of_tools_that_servers_may_have_are_warnings() {
 }
 
 #[test]
-fn the_tools_for_looking_at_servers_have_their_names_to_themselves() {
+fn names_of_the_tools_that_list_servers_are_reserved() {
     let endpoint = "[[rest.endpoints]]\nname = 'mcp_list_services'\ndescription = 'x'\nurl = 'https://h/'\n";
     assert!(load(&[endpoint], &[], &[]).is_ok());
     insta::assert_snapshot!(problems(&format!("{endpoint}[mcp.servers.a]\ncommand = 'x'")), @"a.toml:2:8: `rest.endpoints[0].name`: `mcp_list_services` is also the name of a tool for looking at MCP servers (see `mcp`); expected a name of its own");
 }
 
 #[test]
-fn parts_run_that_are_configured() {
+fn configured_parts_run() {
     let roles = |text: &str| {
         let loaded = load(&[text], &[], &[]).unwrap();
         let roles: Vec<_> = loaded.config.roles().into_iter().map(Role::as_str).collect();
@@ -412,8 +415,8 @@ fn no_problem_of_a_server_shows_a_secret() {
         "[mcp.servers.a]\nurl = 'http://h/'\nauth = 'hunter2'",
     ];
     for text in texts {
-        let told = problems(text);
-        assert!(!told.contains("hunter2"), "{text}\n{told}");
+        let reported = problems(text);
+        assert!(!reported.contains("hunter2"), "{text}\n{reported}");
     }
     let loaded = load(&[DESIGNED], &[("TOKEN", "hunter2")], &[]).unwrap();
     let shown =
@@ -422,7 +425,7 @@ fn no_problem_of_a_server_shows_a_secret() {
 }
 
 #[test]
-fn a_required_server_is_one_of_the_configuration() {
+fn an_unknown_required_server_is_refused() {
     let required = "mcp.required = ['Files', 'git']\n[mcp.servers.files]\ncommand = 'x'\n";
     insta::assert_snapshot!(with_file(required, r#"{"mcpServers": {"gut": {"command": "x"}}}"#).unwrap_err(), @"a.toml:2:26: `mcp.required[1]`: there is no MCP server `git`; did you mean `gut`? expected one of `files`, `gut`");
     // A server that is left out, or may be in a file that cannot be read, is a matter of readiness.

@@ -6,7 +6,7 @@ fn endpoint(lines: &str) -> String {
 }
 
 #[test]
-fn an_unknown_key_is_told_with_the_nearest_wherever_it_stands() {
+fn an_unknown_key_is_reported_with_the_nearest_one_in_every_section() {
     insta::assert_snapshot!(problems("[buss]\nname = 'x'"), @"a.toml:1:2: `buss`: unknown key; did you mean `bus`? expected one of `a2a`, `agents`, `audit`, `breaker`, `bus`, `commands`, `daemon`, `egress`, `guides`, `http`, `identity`, `invoke`, `ledger`, `mcp`, `memory`, `outbound`, `pins`, `pipelines`, `rest`, `results`, `schedule`, `script`, `store`, `subagents`, `telemetry`, `tools`, `toolsets`, `web`");
     insta::assert_snapshot!(problems("[invoke]\nmax_timout = '60s'"), @"a.toml:2:1: `invoke.max_timout`: unknown key; did you mean `max_timeout`? expected one of `default_reply_topic`, `default_timeout`, `drain_timeout`, `max_body`, `max_in_flight`, `max_timeout`, `max_waiting`, `topics`");
     insta::assert_snapshot!(problems("[kubernetes]\nagents = []"), @"a.toml:1:2: `kubernetes`: unknown key; expected one of `a2a`, `agents`, `audit`, `breaker`, `bus`, `commands`, `daemon`, `egress`, `guides`, `http`, `identity`, `invoke`, `ledger`, `mcp`, `memory`, `outbound`, `pins`, `pipelines`, `rest`, `results`, `schedule`, `script`, `store`, `subagents`, `telemetry`, `tools`, `toolsets`, `web`");
@@ -15,7 +15,7 @@ fn an_unknown_key_is_told_with_the_nearest_wherever_it_stands() {
 }
 
 #[test]
-fn a_wrong_type_is_told() {
+fn a_wrong_type_is_reported() {
     insta::assert_snapshot!(problems("[bus]\nurl = 5\nname = []\ntls = 'x'\n[tools]\necho = 'yes'"), @r#"
     a.toml:2:7: `bus.url`: found a number; expected a text, { env = "NAME" } or { file = "path" }, or a list
     a.toml:3:8: `bus.name`: found a list; expected a text
@@ -31,7 +31,7 @@ fn a_wrong_type_is_told() {
 }
 
 #[test]
-fn a_date_and_a_number_out_of_range_are_told() {
+fn a_date_and_a_number_out_of_range_are_reported() {
     insta::assert_snapshot!(problems("[invoke]\nmax_timeout = 1979-05-27\nmax_waiting = 99999999999999999999"), @r#"
     a.toml:2:15: `invoke.max_timeout`: found a date or an impossible number; expected a text, such as "60s"
     a.toml:3:15: `invoke.max_waiting`: found a date or an impossible number; expected a whole number
@@ -39,7 +39,7 @@ fn a_date_and_a_number_out_of_range_are_told() {
 }
 
 #[test]
-fn an_unknown_choice_is_told_with_the_nearest() {
+fn an_unknown_choice_is_reported_with_the_nearest() {
     insta::assert_snapshot!(problems("[bus]\nqueue_type = 'qourum'\n[telemetry]\nprotocol = 'http'\nlog = 'inof'"), @r#"
     a.toml:2:14: `bus.queue_type`: "qourum" is not known; did you mean "quorum"? expected one of "quorum", "classic"
     a.toml:4:12: `telemetry.protocol`: "http" is not known; expected one of "grpc", "http/protobuf"
@@ -49,7 +49,7 @@ fn an_unknown_choice_is_told_with_the_nearest() {
 }
 
 #[test]
-fn a_number_out_of_range_is_told() {
+fn a_number_out_of_range_is_reported() {
     insta::assert_snapshot!(problems("[invoke]\nmax_in_flight = 0\nmax_waiting = -1"), @r#"
     a.toml:2:17: `invoke.max_in_flight`: 0 is too small; expected at least 1
     a.toml:3:15: `invoke.max_waiting`: -1 is too small; expected at least 0
@@ -58,7 +58,7 @@ fn a_number_out_of_range_is_told() {
 }
 
 #[test]
-fn a_call_that_may_outlast_the_brokers_patience_is_told_with_both_keys() {
+fn a_call_that_may_outlast_the_brokers_timeout_is_reported_with_both_keys() {
     let broker = "[bus]\nurl = 'amqp://localhost'\n";
     insta::assert_snapshot!(problems(&format!("{broker}[invoke]\nmax_timeout = '30m'")), @"a.toml:4:15: `invoke.max_timeout`: max_timeout (30m) and 10 s for the answer are longer than bus.consumer_timeout (30m), after which RabbitMQ closes the channel and delivers every unfinished call again; expected a shorter max_timeout, or the broker's own `consumer_timeout` raised, and bus.consumer_timeout with it");
     insta::assert_snapshot!(problems(&format!("{broker}consumer_timeout = '2m'")), @"a.toml:3:20: `bus.consumer_timeout`: max_timeout (120s) and 10 s for the answer are longer than bus.consumer_timeout (120s), after which RabbitMQ closes the channel and delivers every unfinished call again; expected a shorter max_timeout, or the broker's own `consumer_timeout` raised, and bus.consumer_timeout with it");
@@ -68,7 +68,7 @@ fn a_call_that_may_outlast_the_brokers_patience_is_told_with_both_keys() {
 }
 
 #[test]
-fn an_unknown_unit_is_told() {
+fn an_unknown_unit_is_reported() {
     insta::assert_snapshot!(problems("[invoke]\nmax_timeout = '2mins'\nmax_body = '1MB'\ndrain_timeout = '0s'"), @r#"
     a.toml:2:15: `invoke.max_timeout`: unknown unit `mins`; did you mean `m`? expected a whole number and a unit (ms, s, m, h, d), such as "60s"
     a.toml:3:12: `invoke.max_body`: "1MB" is not a size; expected a whole number and a unit (B, KiB, MiB, GiB), such as "64KiB"
@@ -77,7 +77,7 @@ fn an_unknown_unit_is_told() {
 }
 
 #[test]
-fn answers_cannot_go_where_requests_come_from() {
+fn replies_cannot_go_to_a_topic_of_requests() {
     insta::assert_snapshot!(problems("[bus]\nreply_topics = ['tool.result.#', 'tool.*']"), @"a.toml:2:16: `bus.reply_topics`: `tool.*` takes in requests (`tool.invoke`); an answer there would be read as a request");
     insta::assert_snapshot!(problems("[invoke]\ntopics = ['my.calls.#']\ndefault_reply_topic = 'my.calls.done'"), @"a.toml:3:23: `invoke.default_reply_topic`: `my.calls.done` is a topic of requests (`my.calls.#`); an answer there would be read as a request");
 }
@@ -116,7 +116,7 @@ fn certificates_must_be_there_and_belong_together() {
 }
 
 #[test]
-fn a_store_is_one_that_this_build_has() {
+fn a_store_that_this_build_lacks_is_refused() {
     insta::assert_snapshot!(problems("[store]\nurl = 'postgres://127.0.0.1/x'"), @r#"a.toml:2:7: `store.url`: no such store; expected "memory:", "sqlite:PATH", "redis://…" or "rediss://…""#);
     insta::assert_snapshot!(problems("[store]\nurl = 'redis://:hunter2@127.0.0.1:6379/x'"), @"a.toml:2:7: `store.url`: no number of a database after the host; expected for example `/0`; percent-encode `/`, `#`, `?`, `@`, `:` and `%` in user and password, such as `%2F` for `/`");
     insta::assert_snapshot!(problems("[store]\nurl = 'sqlite:'"), @r#"a.toml:2:7: `store.url`: no path of a file after `sqlite:`; expected for example "sqlite:toolbus.db" or "sqlite:/var/lib/toolbus/toolbus.db""#);
@@ -159,9 +159,9 @@ fn parameters_must_be_a_json_schema_that_has_the_arguments_of_the_address() {
 
 #[test]
 fn an_argument_cannot_choose_the_host() {
-    let told = problems(&endpoint("").replace("http://host", "http://{host}"));
-    assert!(told.starts_with("a.toml:4:7: `rest.endpoints[0].url`: "), "{told}");
-    assert!(told.contains("not in the host"), "{told}");
+    let reported = problems(&endpoint("").replace("http://host", "http://{host}"));
+    assert!(reported.starts_with("a.toml:4:7: `rest.endpoints[0].url`: "), "{reported}");
+    assert!(reported.contains("not in the host"), "{reported}");
 }
 
 #[test]
@@ -173,7 +173,7 @@ fn auth_must_be_of_a_known_kind_and_complete() {
 }
 
 #[test]
-fn a_search_engine_must_be_one_that_there_is() {
+fn an_unknown_search_engine_is_refused() {
     let engine = |lines: &str| problems(&format!("[[web.search]]\n{lines}"));
     insta::assert_snapshot!(engine("provider = 'brve'\nkey = 'x'"), @r#"a.toml:2:12: `web.search[0].provider`: "brve" is not known; did you mean "brave"? expected one of "brave", "searxng", "tavily", "json""#);
     insta::assert_snapshot!(engine("provider = 'Brave'"), @r#"a.toml:2:12: `web.search[0].provider`: "Brave" is not known; did you mean "brave"? expected one of "brave", "searxng", "tavily", "json""#);
@@ -182,7 +182,7 @@ fn a_search_engine_must_be_one_that_there_is() {
 }
 
 #[test]
-fn every_mistake_of_an_endpoint_is_told() {
+fn every_mistake_of_an_endpoint_is_reported() {
     let lines = "body = 'json'\nparameters = '['\nheaders = { Host = 'x' }\nauth = { type = 'basic', username = 'a:b', password = 'c' }";
     insta::assert_snapshot!(problems(&endpoint(lines)), @r#"
     a.toml:5:8: `rest.endpoints[0].body`: GET requests have no body; leave `body` out, or use POST, PUT, PATCH or DELETE
@@ -198,7 +198,7 @@ fn a_required_tool_must_be_configured() {
 }
 
 #[test]
-fn a_syntax_error_is_told_with_its_line() {
+fn a_syntax_error_is_reported_with_its_line() {
     insta::assert_snapshot!(problems("[bus]\nname = 'x\nurl = 'y'"), @r#"
     a.toml:2:10: invalid literal string, expected `'`
       2 | name = '*
@@ -217,7 +217,7 @@ fn a_syntax_error_is_told_with_its_line() {
 }
 
 #[test]
-fn a_file_that_cannot_be_read_is_told() {
+fn an_unreadable_file_is_reported() {
     let sources = Sources { files: vec!["/nonexistent/toolbus.toml".into()], ..Sources::default() };
     insta::assert_snapshot!(Config::load(&sources).unwrap_err(), @"/nonexistent/toolbus.toml: the file cannot be read: No such file or directory (os error 2)");
     let sources = Sources { files: vec!["/dev/zero".into()], ..Sources::default() };
@@ -225,12 +225,12 @@ fn a_file_that_cannot_be_read_is_told() {
 }
 
 #[test]
-fn all_mistakes_of_all_layers_are_told_at_once() {
+fn all_mistakes_of_all_layers_are_reported_at_once() {
     let first = "[bus]\nulr = 'x'\nqueue_type = 5\n[invoke]\ndefault_timeout = '90s'\nmax_timeout = '60s'\n";
     let second = "[http]\nlisten = 'x'\n[tools]\nrequired = ['ecko']\n";
     let environment = [("TOOLBUS__INVOKE__MAX_BODY", "huge"), ("TOOLBUS__INVOKE__MAX_BDY", "1MiB")];
-    let told = load(&[first, second], &environment, &[("bus.name", "")]).unwrap_err();
-    insta::assert_snapshot!(told, @r#"
+    let reported = load(&[first, second], &environment, &[("bus.name", "")]).unwrap_err();
+    insta::assert_snapshot!(reported, @r#"
     environment TOOLBUS__INVOKE__MAX_BDY: `invoke.max_bdy`: unknown key in `invoke`; did you mean `max_body`? expected one of `default_reply_topic`, `default_timeout`, `drain_timeout`, `max_body`, `max_in_flight`, `max_timeout`, `max_waiting`, `topics`
     a.toml:2:1: `bus.ulr`: unknown key; did you mean `url`? expected one of `compat_queues`, `consumer_timeout`, `dead_letter_exchange`, `exchange`, `host`, `name`, `password`, `port`, `queue_prefix`, `queue_type`, `reply_topics`, `tls`, `url`, `user`, `vhost`
     a.toml:3:14: `bus.queue_type`: found a number; expected one of "quorum", "classic"
@@ -243,12 +243,12 @@ fn all_mistakes_of_all_layers_are_told_at_once() {
 }
 
 #[test]
-fn what_depends_on_a_mistake_is_not_told_as_another() {
+fn consequences_of_a_mistake_are_not_reported() {
     insta::assert_snapshot!(problems("[invoke]\ndefault_timeout = 'soon'\nmax_timeout = '10s'"), @r#"a.toml:2:19: `invoke.default_timeout`: "soon" is not a duration; expected a whole number and a unit (ms, s, m, h, d), such as "60s""#);
 }
 
 #[test]
-fn an_endpoint_without_a_name_or_description_is_told_its_other_mistakes_too() {
+fn an_endpoint_without_name_or_description_has_its_other_mistakes_reported_too() {
     let text = "[[rest.endpoints]]\nurl = 'ftp://host'\nbody = 'json'\nparameters = '{}'";
     insta::assert_snapshot!(problems(text), @r#"
     a.toml:1:1: `rest.endpoints[0]`: `name` is missing; expected a text
@@ -260,7 +260,7 @@ fn an_endpoint_without_a_name_or_description_is_told_its_other_mistakes_too() {
 }
 
 #[test]
-fn a_time_zone_that_there_is_not_is_told() {
+fn an_unknown_time_zone_is_reported() {
     insta::assert_snapshot!(problems("[schedule]\ntimezone = 'Berlin'"), @"a.toml:2:12: `schedule.timezone`: `Berlin` is no time zone; expected an IANA name such as `Europe/Berlin`, or `UTC`");
 }
 
@@ -270,7 +270,7 @@ fn room_for_large_results_has_room_for_one() {
         ("max_size = '64MiB'\nmax_total_size = '32MiB'", "max_size (64MiB) is larger than max_total_size (32MiB)"),
         ("max_size = '600MiB'\nmax_total_size = '1GiB'", "a result has at most 512MiB, not 600MiB"),
     ] {
-        let told = problems(&format!("[results]\n{text}"));
-        assert!(told.contains(expected), "{told}");
+        let reported = problems(&format!("[results]\n{text}"));
+        assert!(reported.contains(expected), "{reported}");
     }
 }

@@ -1,4 +1,4 @@
-//! Whether tools may change what they say of themselves.
+//! The section `[pins]`, and the pins of single servers.
 
 use toolbus_trust::pins::Level;
 
@@ -32,7 +32,7 @@ url = "http://127.0.0.1/"
 "#;
 
 #[test]
-fn what_is_said_of_a_server_comes_before_patterns_wherever_it_is_said() {
+fn the_pin_of_a_server_precedes_patterns_in_sections_and_in_the_file() {
     let json = r#"{"mcpServers": {
         "a": {"command": "x", "Pin": true}, "b": {"command": "x", "pin": null}, "git": {"command": "x", "pin": true}
     }}"#;
@@ -55,16 +55,16 @@ fn a_pin_can_be_given_in_the_environment_and_on_the_command_line() {
 }
 
 #[test]
-fn what_is_no_pin_is_told_with_what_is_expected() {
+fn an_invalid_pin_is_reported_with_the_expected_values() {
     insta::assert_snapshot!(problems("[mcp.servers.a]\ncommand = 'x'\npin = 'yes'\n"), @r#"a.toml:3:7: `mcp.servers.a.pin`: "yes" is not known; expected true, false or "strict""#);
     insta::assert_snapshot!(problems("[pins]\nsources = { rest = 1 }\n"), @r#"a.toml:2:20: `pins.sources.rest`: found a number; expected true, false or "strict""#);
     let json = r#"{"mcpServers": {"a": {"command": "x", "pin": "yes"}}}"#;
-    let told = with_servers(json, "").warnings.join("\n");
-    assert!(told.ends_with(r#"`a` is left out: `pin`: expected true, false or "strict""#), "{told}");
+    let reported = with_servers(json, "").warnings.join("\n");
+    assert!(reported.ends_with(r#"`a` is left out: `pin`: expected true, false or "strict""#), "{reported}");
 }
 
 #[test]
-fn a_server_that_stays_as_it_was_for_a_mistake_stays_pinned() {
+fn a_server_that_keeps_its_previous_definition_stays_pinned() {
     let folder = tempfile::tempdir().unwrap();
     let (toml, json) = (folder.path().join("a.toml"), folder.path().join("mcp.json"));
     std::fs::write(&toml, format!("mcp.servers_file = {json:?}")).unwrap();
@@ -87,9 +87,9 @@ fn a_server_that_stays_as_it_was_for_a_mistake_stays_pinned() {
 fn pins_that_would_be_forgotten_by_accident_are_a_mistake() {
     let pinned = [("pins.sources.rest", "true")];
     for files in [&[][..], &["[daemon]\n"]] {
-        let told = load(files, &[], &pinned).unwrap_err();
+        let reported = load(files, &[], &pinned).unwrap_err();
         insta::allow_duplicates! {
-            insta::assert_snapshot!(told, @r#"configuration: `pins.file`: is missing, and the daemon keeps no state beside which pins could be; expected the path of a file that it may write, a store.url such as "sqlite:/var/lib/toolbus/toolbus.db", the variable STATE_DIRECTORY, or "none" to forget pins with the process"#);
+            insta::assert_snapshot!(reported, @r#"configuration: `pins.file`: is missing, and the daemon keeps no state beside which pins could be; expected the path of a file that it may write, a store.url such as "sqlite:/var/lib/toolbus/toolbus.db", the variable STATE_DIRECTORY, or "none" to forget pins with the process"#);
         }
     }
     for file in ["none", "/tmp/p.json"] {
@@ -101,7 +101,7 @@ fn pins_that_would_be_forgotten_by_accident_are_a_mistake() {
 }
 
 #[test]
-fn a_source_that_there_is_not_is_hardly_meant() {
+fn an_unknown_source_of_pins_is_warned_of() {
     let text = "[pins]\nsources = { time = true, tiem = true, 'mcp:management' = true, 'mcp:*' = true }\n";
     let loaded = load(&[text], &[STATE], &[]).unwrap();
     assert_eq!(loaded.warnings, ["pins.sources: `tiem` is no source of this configuration"]);

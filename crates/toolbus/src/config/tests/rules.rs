@@ -29,7 +29,7 @@ compare = "digits"
 "#;
 
 #[test]
-fn the_rules_of_the_tests_below_are_in_order_by_themselves() {
+fn the_base_rules_of_these_tests_are_valid() {
     let lines = "[agents.ana]\ntoolsets = ['files']\nallowed_tools = ['files.read_file', 'send_message']";
     assert!(load(&[&with(lines)], &[], &[]).is_ok());
 }
@@ -45,7 +45,7 @@ fn a_name_of_an_agent_is_one() {
 }
 
 #[test]
-fn values_of_parts_that_are_not_there_are_unknown() {
+fn unsupported_values_are_unknown() {
     insta::assert_snapshot!(problems("[identity]\nsource = 'amqp'\nunknown = 'allow'"), @r#"
     a.toml:2:10: `identity.source`: "amqp" is not known; expected one of "header", "broker"
     a.toml:3:11: `identity.unknown`: "allow" is not known; expected one of "default", "deny"
@@ -58,7 +58,7 @@ fn values_of_parts_that_are_not_there_are_unknown() {
 }
 
 #[test]
-fn a_pattern_that_is_none_is_told_where_it_stands() {
+fn an_invalid_pattern_is_reported_at_its_key() {
     let text = "allowed_tools = ['[ab]*']\ndenied_tools = ['']\ntool_rate_limits = { '!x' = { rps = 1, burst = 1 } }\narguments = { '^x$' = {} }";
     insta::assert_snapshot!(problems(&with(&format!("[agents.ana]\n{text}"))), @r#"
     a.toml:20:18: `agents.ana.allowed_tools[0]`: "[ab]*" has `[`, which means nothing in a pattern: there is `*` for any run of characters and `?` for one
@@ -92,7 +92,7 @@ fn a_name_in_a_list_is_that_of_a_tool() {
 }
 
 #[test]
-fn what_restricts_may_name_the_tool_of_a_set_without_its_prefix() {
+fn restrictions_may_name_the_tool_of_a_set_without_its_prefix() {
     let lists = "denied_tools = ['read_file']\ntool_rate_limits = { read_file = { rps = 1, burst = 1 } }\narguments = { read_file = { path = 'x' } }";
     let outbound = "[outbound.files]\ntools = ['read_file']\nrecipients = ['/to']\ncompare = 'exact'";
     let text = with(&format!("[agents.ana]\ntoolsets = ['files']\n{lists}\n{outbound}"));
@@ -100,7 +100,7 @@ fn what_restricts_may_name_the_tool_of_a_set_without_its_prefix() {
 }
 
 #[test]
-fn an_argument_is_not_set_to_two_values_by_patterns_of_one_rank() {
+fn patterns_of_equal_rank_force_no_argument_to_two_values() {
     let set = |arguments: &str| with(&format!("[agents.ana]\n[agents.ana.arguments]\n{arguments}"));
     insta::assert_snapshot!(problems(&set("'send_*' = { text = 'a', to = 'b' }\n'*_mess' = { text = 'c' }\n'*ssage' = { to = 'b', text = 1 }")), @r#"a.toml:23:24: `agents.ana.arguments."*ssage".text`: `*ssage` and `send_*` are equally specific, and set it to different values for the tool `send_message`; expected one value, or a pattern that is more specific"#);
     let decided = [
@@ -142,7 +142,7 @@ fn tool_sets_have_prefixes_and_endpoints_of_their_own() {
 }
 
 #[test]
-fn an_agent_names_tool_sets_profiles_and_channels_that_there_are() {
+fn unknown_tool_sets_profiles_and_channels_of_an_agent_are_refused() {
     let lines = "[agents.ana]\ntoolsets = ['file']\nprofile = 'Mein'\noutbound_allowlist = { whatsap = ['+1'] }";
     insta::assert_snapshot!(problems(&with(lines)), @r#"
     a.toml:20:13: `agents.ana.toolsets[0]`: there is no tool set `file`; did you mean `files`? expected `files`
@@ -170,7 +170,7 @@ fn a_binding_is_named_once_and_by_a_channel_and_an_account() {
 }
 
 #[test]
-fn an_argument_that_is_set_is_one_that_every_such_tool_takes() {
+fn a_forced_argument_is_one_that_every_matching_tool_takes() {
     let lines = "[agents.ana]\narguments = { '*' = { txt = 'x' }, 'files.*' = { any = 1 }, 'send_*' = { to = '1' } }";
     insta::assert_snapshot!(problems(&with(lines)), @r#"a.toml:20:23: `agents.ana.arguments."*".txt`: the tool `convert_time` has no argument `txt`; expected one of `datetime`, `from_timezone`, `to_timezone`"#);
 }
@@ -189,12 +189,12 @@ fn rules_for_agents_need_agents_that_are_recognised() {
         "[[rest.endpoints]]\nname = 'x'\ndescription = 'x'\nurl = 'https://h/'\nauth = { type = 'bearer', per_agent = { ana = { token = 't' } } }",
         "[rest.openapi.x]\nurl = 'https://h/'\nauth = { a = { key = 'k' }, b = { per_agent = { ana = { token = 't' } } } }",
     ] {
-        let told = problems(rule);
+        let reported = problems(rule);
         assert!(
-            told.contains("identity.source = \"broker\"") && told.contains("identity.trust_headers = true"),
+            reported.contains("identity.source = \"broker\"") && reported.contains("identity.trust_headers = true"),
             "{rule}"
         );
-        assert_eq!(told.lines().count(), 1, "{told}");
+        assert_eq!(reported.lines().count(), 1, "{reported}");
         for way_out in [("identity.source", "broker"), ("identity.trust_headers", "true"), ("identity.agent", "ana")] {
             assert!(load(&[rule], &[], &[way_out]).is_ok(), "{rule} {way_out:?}");
         }
@@ -237,13 +237,13 @@ fn the_path_of_a_socket_has_a_length() {
 }
 
 #[test]
-fn answers_cannot_go_to_the_topic_of_a_sidecar() {
+fn replies_cannot_go_to_the_topic_of_a_sidecar() {
     let text = "[identity]\nagent = 'ana'\n[bus]\nreply_topics = ['tool.invoke.agent.*']";
     insta::assert_snapshot!(problems(text), @"a.toml:4:16: `bus.reply_topics`: `tool.invoke.agent.*` takes in requests (`tool.invoke.agent.ana`); an answer there would be read as a request");
 }
 
 #[test]
-fn a_rate_is_one_and_one_alone() {
+fn an_impossible_or_ambiguous_rate_is_refused() {
     let rate = |lines: &str| problems(&with(&format!("[agents.ana.tool_rate_limits]\n{lines}")));
     insta::assert_snapshot!(rate("'*_time' = { rps = 0, burst = 1 }\n'send_*' = { rps = 1, burst = 0 }"), @r#"
     a.toml:20:12: `agents.ana.tool_rate_limits."*_time"`: `rps` is 0; expected more than 0 (to forbid a tool, list it in `denied_tools`)
@@ -263,13 +263,13 @@ fn a_rate_is_one_and_one_alone() {
 }
 
 #[test]
-fn a_list_of_recipients_names_somebody() {
+fn a_list_of_recipients_is_not_empty() {
     insta::assert_snapshot!(problems(&with("[agents.ana]\noutbound_allowlist = { whatsapp = [] }")), @"a.toml:20:35: `agents.ana.outbound_allowlist.whatsapp`: expected at least 1 element");
     insta::assert_snapshot!(problems("[outbound.mail]\ntools = ['*_time']\nrecipients = ['/to']\ncompare = 'mail'"), @r#"a.toml:4:11: `outbound.mail.compare`: "mail" is not known; did you mean "email"? expected one of "digits", "email", "exact""#);
 }
 
 #[test]
-fn a_recipient_is_one_that_there_can_be() {
+fn an_impossible_recipient_is_refused() {
     let lines = "[agents.ana]\noutbound_allowlist = { whatsapp = ['+573001112233', 'x'] }\n[[agents.ana.bindings]]\nchannel = 'c'\naccount = 'a'\noutbound_allowlist = { whatsapp = ['x'] }";
     insta::assert_snapshot!(problems(&with(lines)), @r"
     a.toml:20:53: `agents.ana.outbound_allowlist.whatsapp[1]`: `x` is no recipient; expected one telephone number in digits, such as '+57 300 111 2233', or one WhatsApp id

@@ -12,7 +12,7 @@ fn command(lines: &str) -> String {
 }
 
 #[test]
-fn scripts_are_there_when_their_section_is() {
+fn the_section_script_registers_the_tools_of_scripts() {
     let none = load(&[""], &[], &[]).unwrap().config;
     assert_eq!((none.script.as_ref(), none.roles()), (None, vec![Role::Invoke]));
     let some = load(&["[script]"], &[], &[]).unwrap();
@@ -40,7 +40,7 @@ fn an_unconfined_runner_must_be_meant() {
 }
 
 #[test]
-fn a_runner_that_there_is_not_is_told() {
+fn an_unknown_runner_is_reported() {
     insta::assert_snapshot!(problems("[script]\nrunner = 'docker'\nsandbox = { require = 'none' }"), @r#"
     a.toml:2:10: `script.runner`: "docker" is not known; expected one of "sandbox", "local", "kubernetes"
     a.toml:3:23: `script.sandbox.require`: "none" is not known; expected one of "full", "no-namespaces", "limits-only"
@@ -50,17 +50,17 @@ fn a_runner_that_there_is_not_is_told() {
 #[test]
 fn pods_have_a_namespace_and_an_image_and_install_nothing() {
     let lines = "runner = 'kubernetes'\npackages = { allow = ['numpy'] }\n[script.kubernetes]\nnamespace = 'Scripts_'\nimage = 'python 3'";
-    let told = problems(&format!("[script]\n{lines}"));
-    let told: Vec<&str> = told.lines().filter(|line| !line.contains("built without")).collect();
-    insta::assert_snapshot!(told.join("\n"), @r#"
+    let reported = problems(&format!("[script]\n{lines}"));
+    let reported: Vec<&str> = reported.lines().filter(|line| !line.contains("built without")).collect();
+    insta::assert_snapshot!(reported.join("\n"), @r#"
     a.toml:3:22: `script.packages.allow`: nothing is installed in pods; have the packages in `script.kubernetes.image`, and leave this out
     a.toml:5:13: `script.kubernetes.namespace`: no name of a namespace; expected lower-case letters, digits and `-` within, such as "rockbot-scripts"
     a.toml:6:9: `script.kubernetes.image`: no name of an image; expected one such as "python:3.12-slim", or "registry/name@sha256:…"
     "#);
     let pool = "[script]\nrunner = 'kubernetes'\n[script.kubernetes]\nimage = 'python'\nwarm_pool = 'Python_'";
-    let told = problems(pool);
-    let told: Vec<&str> = told.lines().filter(|line| !line.contains("built without")).collect();
-    insta::assert_snapshot!(told.join("\n"), @r#"
+    let reported = problems(pool);
+    let reported: Vec<&str> = reported.lines().filter(|line| !line.contains("built without")).collect();
+    insta::assert_snapshot!(reported.join("\n"), @r#"
     a.toml:4:9: `script.kubernetes.image`: has no effect with `warm_pool`, whose SandboxTemplate names the image; leave it out
     a.toml:5:13: `script.kubernetes.warm_pool`: no name of a SandboxWarmPool; expected lower-case letters, digits, `-` and `.`, such as "python"
     "#);
@@ -86,7 +86,7 @@ fn each_language_has_a_tool() {
 }
 
 #[test]
-fn a_language_that_cannot_be_run_is_told() {
+fn a_language_that_cannot_be_run_is_reported() {
     let languages = "[script.languages]\nPerl = { command = ['perl'] }\npython = { command = ['python3'] }\njs = { command = ['node'], file = '../a' }\nlua = { command = ['lua'], file = 'key' }";
     insta::assert_snapshot!(problems(languages), @r#"
     a.toml:2:8: `script.languages.Perl`: no name of a language; expected lower-case letters, digits and `_`, such as "javascript"
@@ -120,7 +120,7 @@ fn times_of_scripts_must_fit_each_other() {
 }
 
 #[test]
-fn what_a_script_cannot_run_with_is_told() {
+fn limits_that_a_script_cannot_run_with_are_reported() {
     insta::assert_snapshot!(problems("[script]\nmemory = '16MiB'\ncpu = '50%'\nopen_files = 3\nprocesses = 0\npython = ''"), @r#"
     a.toml:2:10: `script.memory`: 16MiB is too little for Python to start; expected at least 32MiB
     a.toml:3:7: `script.cpu`: "50%" is not a share of cores; expected thousandths such as "500m", or cores such as "1" or "2.5"
@@ -146,8 +146,8 @@ fn packages_must_be_names_and_come_from_an_address() {
     a.toml:2:93: `script.packages.allow[5]`: `` is empty; give the name of a package
     "#);
     insta::assert_snapshot!(problems("[script.packages]\nallow = ['numpy', 'NumPy>=2']"), @"a.toml:2:19: `script.packages.allow[1]`: `numpy` is listed twice");
-    let told = problems("[script.packages]\nindex_url = 'ana:hunter2@host/simple'\nmax_size = '8GiB'");
-    insta::assert_snapshot!(told, @r#"
+    let reported = problems("[script.packages]\nindex_url = 'ana:hunter2@host/simple'\nmax_size = '8GiB'");
+    insta::assert_snapshot!(reported, @r#"
     a.toml:2:13: `script.packages.index_url`: no address of an index; expected "https://host/simple", or "file:///folder" for one of wheels; percent-encode `/`, `#`, `?`, `@` and `%` in user and password
     a.toml:3:12: `script.packages.max_size`: max_cache (4GiB) has no room for the packages of one script, max_size (8GiB)
     "#);
@@ -155,8 +155,8 @@ fn packages_must_be_names_and_come_from_an_address() {
         load(&[&format!("[script.packages]\nindex_url = '{folder}'")], &[], &[]).unwrap();
     }
     for no_folder in ["file:///", "file://host/wheels", "/srv/wheels", "https://ana:12#x@host/simple"] {
-        let told = problems(&format!("[script.packages]\nindex_url = '{no_folder}'"));
-        assert!(told.contains("no address of an index"), "{no_folder}: {told}");
+        let reported = problems(&format!("[script.packages]\nindex_url = '{no_folder}'"));
+        assert!(reported.contains("no address of an index"), "{no_folder}: {reported}");
     }
     insta::assert_snapshot!(warnings("[script.packages]\nallow = ['*']"), @"script.packages.allow: lets scripts have any package that there is");
     let index = "[script.packages]\nindex_url = { env = 'INDEX' }";
@@ -185,7 +185,7 @@ fn the_role_of_scripts_needs_their_section_and_the_section_its_role() {
 }
 
 #[test]
-fn a_weak_sandbox_is_told() {
+fn a_weak_sandbox_is_reported() {
     insta::assert_snapshot!(warnings("[script.sandbox]\nrequire = 'limits-only'"), @r#"script.sandbox.require: "limits-only" lets scripts read every file that the daemon can read"#);
 }
 
@@ -238,7 +238,7 @@ fn a_command_must_be_one_that_can_run() {
 }
 
 #[test]
-fn every_mistake_of_a_command_is_told() {
+fn every_mistake_of_a_command_is_reported() {
     let lines = "parameters = '['\nread = ['/nonexistent']\nwrite = ['/nonexistent']\ncwd = '/nonexistent'\nenv = { 'a=b' = 'c' }\n\
         allow_dash = ['x']\nmemory = 5";
     insta::assert_snapshot!(problems(&command(lines)), @r#"

@@ -22,7 +22,7 @@ fn secrets_are_taken_from_the_environment_a_file_or_plain_text() {
 }
 
 #[test]
-fn a_secret_that_is_not_to_be_had_is_a_problem() {
+fn an_unavailable_secret_is_a_problem() {
     let text = with_auth("{ type = 'bearer', token = { env = 'WEATHER_TOKEN' } }");
     insta::assert_snapshot!(problems(&text), @"a.toml:5:35: `rest.endpoints[0].auth.token`: the environment variable `WEATHER_TOKEN` is not set, or is empty; set it, or name another source of this secret");
     let text = with_auth("{ type = 'basic', username = 'ana', password = { file = '/nonexistent/token' } }");
@@ -40,7 +40,7 @@ fn a_secret_comes_from_one_source() {
 }
 
 #[test]
-fn the_addresses_of_broker_and_store_are_taken_from_where_secrets_are() {
+fn addresses_of_broker_and_store_come_from_every_source_of_secrets() {
     let text = "[bus]\nurl = { env = 'BUS' }\n[store]\nurl = { env = 'STORE' }";
     let config = load(&[text], &[("BUS", "amqp://broker"), ("STORE", "rediss://host")], &[]).unwrap().config;
     assert_eq!((&*config.bus.url.to_string(), &*config.store.url().to_string()), ("amqp://broker", "rediss://host"));
@@ -48,8 +48,8 @@ fn the_addresses_of_broker_and_store_are_taken_from_where_secrets_are() {
     a.toml:2:7: `bus.url`: the environment variable `BUS` is not set, or is empty; set it, or name another source of this secret
     a.toml:4:7: `store.url`: the environment variable `STORE` is not set, or is empty; set it, or name another source of this secret
     ");
-    let told = load(&[text], &[("BUS", "hunter2"), ("STORE", "hunter2:x")], &[]).unwrap_err();
-    insta::assert_snapshot!(told, @r#"
+    let reported = load(&[text], &[("BUS", "hunter2"), ("STORE", "hunter2:x")], &[]).unwrap_err();
+    insta::assert_snapshot!(reported, @r#"
     a.toml:2:7: `bus.url`: not a URL; expected "amqp://user:password@host:5672/%2f", "amqps://…" or "embedded"
     a.toml:4:7: `store.url`: no such store; expected "memory:", "sqlite:PATH", "redis://…" or "rediss://…"
     "#);
@@ -104,17 +104,17 @@ fn a_command_needs_the_secrets_of_its_sections_alone() {
     };
     let loaded = Config::load_for(&sources(&[("BUS", "amqp://broker")]), &["bus"]).unwrap();
     assert_eq!(loaded.config.bus.url.to_string(), "amqp://broker");
-    let told = Config::load_for(&sources(&[]), &["bus"]).unwrap_err().to_string();
-    assert!(told.contains("`BUS`") && told.lines().count() == 1, "{told}");
+    let reported = Config::load_for(&sources(&[]), &["bus"]).unwrap_err().to_string();
+    assert!(reported.contains("`BUS`") && reported.lines().count() == 1, "{reported}");
     assert!(Config::load_for(&sources(&[]), &[]).is_ok());
-    // What is wrong with a secret that is there is told all the same.
-    let told = Config::load_for(&sources(&[("ADMIN", "short")]), &[]).unwrap_err().to_string();
-    assert!(told.contains("admin_token") && told.lines().count() == 1, "{told}");
+    // A mistake in a secret is reported all the same.
+    let reported = Config::load_for(&sources(&[("ADMIN", "short")]), &[]).unwrap_err().to_string();
+    assert!(reported.contains("admin_token") && reported.lines().count() == 1, "{reported}");
     assert_eq!(Config::load(&sources(&[])).unwrap_err().0.len(), 4);
 }
 
 #[test]
-fn a_part_without_what_it_belongs_to_is_refused() {
+fn a_part_of_an_address_without_its_host_or_login_is_refused() {
     insta::assert_snapshot!(problems("[bus]\nvhost = 'tools'"), @"a.toml:2:9: `bus.vhost`: of no broker; give `bus.url` or `bus.host`, too");
     insta::assert_snapshot!(problems("[bus]\nhost = 'x'\npassword = 'y'"), @"a.toml:3:12: `bus.password`: of no user; give `bus.user`, too");
     insta::assert_snapshot!(problems("[bus]\nhost = 'x'\nuser = 'y'"), @"a.toml:3:8: `bus.user`: without a password; give `bus.password`, too");
@@ -201,12 +201,12 @@ fn no_problem_shows_a_secret() {
         "[bus]\nurl = 'amqp://ana:hunter2@host'\nurl = 'amqp://ana:hunter2@host'".to_owned(),
     ];
     for text in texts {
-        let told = problems(&text);
-        assert!(!told.contains(SECRET), "{text}\n{told}");
+        let reported = problems(&text);
+        assert!(!reported.contains(SECRET), "{text}\n{reported}");
     }
     let environment = [("TOOLBUS__BUS__URL", "hunter2"), ("TOOLBUS__BUS__PASSWORD", "hunter2")];
-    let told = load(&[], &environment, &[("bus.pasword", "hunter2"), ("bus.tls", "hunter2")]).unwrap_err();
-    assert!(!told.contains(SECRET), "{told}");
+    let reported = load(&[], &environment, &[("bus.pasword", "hunter2"), ("bus.tls", "hunter2")]).unwrap_err();
+    assert!(!reported.contains(SECRET), "{reported}");
 }
 
 #[test]

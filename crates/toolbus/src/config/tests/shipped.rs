@@ -135,7 +135,7 @@ fn every_designed_key_is_accepted_and_has_the_designed_default() {
     let packages = PackagesConfig { allow: Vec::new(), ..script.packages };
     let others = ScriptConfig { max_timeout: None, max_in_flight: None, packages, ..script };
     assert_eq!(others, ScriptConfig::default());
-    // What has no default, or another than the example.
+    // Keys without a default, or with another than in the example.
     config.bus.url = BusUrl::Embedded;
     config.bus.tls = Default::default();
     config.bus.queue_prefix = None;

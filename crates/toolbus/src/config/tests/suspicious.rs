@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn topics_of_their_own_want_queues_of_their_own() {
+fn own_topics_need_own_queues() {
     let lab = "[invoke]\ntopics = ['tool.invoke.lab']\n";
     insta::assert_snapshot!(warnings(lab), @r#"invoke.topics: without "tool.invoke", and with the default bus.queue_prefix, "toolbus", this daemon and the one that agents call take each other's calls; give it a bus.queue_prefix of its own"#);
     assert_eq!(warnings(&format!("{lab}[bus]\nqueue_prefix = 'toolbus-lab'")), "");
@@ -37,7 +37,7 @@ fn with(lines: &str) -> String {
 }
 
 #[test]
-fn what_is_in_order_is_not_warned_of() {
+fn a_sound_configuration_has_no_warnings() {
     insta::assert_snapshot!(with("[agents.ana]\ntoolsets = ['files']\noutbound_allowlist = { whatsapp = ['+1555'] }"), @"");
     for identity in ["unknown = 'default'", "trust_headers = true", "source = 'broker'", "agent = 'ana'"] {
         assert_eq!(warnings(&format!("[identity]\n{identity}\n[agents.ana]\nmax_in_flight = 1")), "", "{identity}");
@@ -46,7 +46,7 @@ fn what_is_in_order_is_not_warned_of() {
 }
 
 #[test]
-fn patterns_that_match_nothing_are_told() {
+fn patterns_that_match_nothing_are_reported() {
     let lines = "[agents.ana]\ntoolsets = ['files']\nallowed_tools = ['*_time', 'x_*']\ndenied_tools = ['y?']\n\
         tool_rate_limits = { 'z*' = { rps = 1, burst = 1 } }\narguments = { 'w*' = { a = 1 } }\n\
         [[agents.ana.bindings]]\nchannel = 'c'\naccount = 'a'\nallowed_tools = ['v*', '*_time']\n\
@@ -62,13 +62,13 @@ fn patterns_that_match_nothing_are_told() {
 }
 
 #[test]
-fn short_lists_without_the_tool_that_finds_others_are_told() {
+fn tool_search_without_its_tool_is_reported() {
     insta::assert_snapshot!(warnings("[http]\ntool_search = { above = 100 }"), @"http.tool_search: not used without `tools.search = true`, because no client would find the other tools");
     assert_eq!(warnings("[http]\ntool_search = { above = 100 }\n[tools]\nsearch = true"), "");
 }
 
 #[test]
-fn tool_sets_that_nobody_has_are_told() {
+fn tool_sets_without_an_agent_are_reported() {
     insta::assert_snapshot!(with("[agents.ana]\nallowed_tools = ['*_time', 'files.*', 'files.read_file']"), @r#"
     toolsets.files: no agent has this tool set
     agents.ana.allowed_tools: `files.*` is of the tool set `files`, which the agent does not have; add it to its `toolsets`
@@ -77,7 +77,7 @@ fn tool_sets_that_nobody_has_are_told() {
 }
 
 #[test]
-fn recipients_without_a_list_are_told_where_a_tool_can_reach_them() {
+fn recipients_without_a_list_are_reported_where_a_tool_can_reach_them() {
     insta::assert_snapshot!(with("[agents.ana]\ntoolsets = ['files']\n[agents.bruno]\ndenied_tools = ['send_*']"), @"agents.ana: may address anybody on `whatsapp`, because its `outbound_allowlist` has no list for it");
     let binding = "[agents.ana]\ntoolsets = ['files']\noutbound_allowlist = { whatsapp = ['+1555'] }\n\
         [[agents.ana.bindings]]\nchannel = 'c'\naccount = 'a'\noutbound_allowlist = {}";
@@ -89,7 +89,7 @@ fn recipients_without_a_list_are_told_where_a_tool_can_reach_them() {
 }
 
 #[test]
-fn the_tool_of_a_set_is_meant_by_its_own_name_where_it_is_restricted() {
+fn restrictions_match_the_tool_of_a_set_by_its_own_name() {
     let lists = "toolsets = ['files']\noutbound_allowlist = { whatsapp = ['+1555'] }\ndenied_tools = ['read_f*']\n\
         tool_rate_limits = { 'read_f*' = { rps = 1, burst = 1 } }\narguments = { 'read_f*' = { a = 1 } }";
     assert_eq!(with(&format!("[agents.ana]\n{lists}")), "");
@@ -105,7 +105,7 @@ fn the_tool_of_a_set_is_meant_by_its_own_name_where_it_is_restricted() {
 }
 
 #[test]
-fn arguments_that_may_hide_a_recipient_are_told_where_there_is_a_list() {
+fn arguments_that_may_hide_a_recipient_are_reported_where_a_list_applies() {
     let tools = ["", r#"{"type":"object"}"#, r#"{"type":"object","properties":{"to":{}}}"#].map(|schema| {
         let parameters = if schema.is_empty() { String::new() } else { format!("parameters = '{schema}'\n") };
         format!(
@@ -127,7 +127,7 @@ fn arguments_that_may_hide_a_recipient_are_told_where_there_is_a_list() {
 }
 
 #[test]
-fn agents_without_any_tool_are_told() {
+fn agents_without_any_tool_are_reported() {
     let lines = "[agents.ana]\ntoolsets = ['files']\nallowed_tools = 'none'\n[agents.default]\nallowed_tools = ['*_time']\n\
         [[agents.default.bindings]]\nchannel = 'c'\naccount = 'a'\ndenied_tools = ['*_time']";
     insta::assert_snapshot!(with(lines), @r#"
@@ -137,7 +137,7 @@ fn agents_without_any_tool_are_told() {
 }
 
 #[test]
-fn rules_that_hold_on_trust_are_told() {
+fn rules_that_rely_on_trusted_headers_and_unused_identity_keys_are_reported() {
     insta::assert_snapshot!(warnings("[identity]\ntrust_headers = true\n[agents.ana]\nprofile = 'main'"), @"identity.trust_headers: the rules for agents hold only while no sender on the bus claims to be another");
     insta::assert_snapshot!(warnings("[identity]\nusers = { svc-ana = 'ana', svc-ana-2 = 'ana' }"), @r#"identity.users: not used, because `identity.source` is "header""#);
     insta::assert_snapshot!(warnings("[identity]\ndelegates = ['front']"), @r#"identity.delegates: not used, because `identity.source` is "header""#);
@@ -145,12 +145,12 @@ fn rules_that_hold_on_trust_are_told() {
 }
 
 #[test]
-fn sections_that_deny_all_others_are_told_of_where_any_sender_can_claim_to_have_one() {
+fn sections_are_warned_of_where_any_sender_can_claim_to_be_an_agent() {
     insta::assert_snapshot!(warnings("[agents.ana]\nmax_in_flight = 1"), @r#"identity.source: callers without a section have no tool, but under "header" any sender can claim to be an agent that has one; write "broker", or, on a bus whose senders are all trusted, `identity.trust_headers = true`. For limits alone, write `identity.unknown = "default"`"#);
 }
 
 #[test]
-fn what_a_sidecar_does_not_serve_is_told() {
+fn settings_that_a_sidecar_does_not_use_are_reported() {
     let text = "[identity]\nagent = 'ana'\n[bus]\nqueue_prefix = 'toolbus'\n[agents.ana]\nmax_queued = 1\n\
         [agents.bruno]\nmax_queued = 1\n[agents.default]\nmax_queued = 1";
     insta::assert_snapshot!(warnings(text), @r#"
@@ -160,20 +160,20 @@ fn what_a_sidecar_does_not_serve_is_told() {
 }
 
 #[test]
-fn a_shared_credential_beside_those_of_agents_is_told() {
+fn a_shared_credential_beside_those_of_agents_is_reported() {
     let text = "[identity]\nsource = 'broker'\n[[rest.endpoints]]\nname = 'x'\ndescription = 'x'\nurl = 'https://h/'\n\
         auth = { type = 'bearer', token = 'of-everybody', per_agent = { ana = { token = 'of-ana-alone' } } }";
     insta::assert_snapshot!(warnings(text), @"rest.endpoints: `x` never sends its shared credential, because `per_agent` is there");
 }
 
 #[test]
-fn names_of_agents_that_end_like_others_are_told_where_topics_tell_agents_apart() {
+fn agent_names_that_end_like_others_are_reported_where_topics_identify_agents() {
     let agents = "[bus]\nurl = 'amqp://127.0.0.1'\n[identity]\nsource = 'broker'\n[agents.'ana.bruno']\n[agents.bruno]\n[agents.uno]";
     insta::assert_snapshot!(warnings(agents), @r#"agents."ana.bruno": `bruno` may have answers sent to its topics; use a name without a dot"#);
 }
 
 #[test]
-fn agents_without_user_id_are_warned_of_where_the_broker_tells_who_is_who() {
+fn agents_without_user_id_are_reported_where_the_broker_identifies_callers() {
     let servers = "[mcp.servers.files]\ncommand = 'files'\n";
     let broker = "[identity]\nsource = 'broker'\n";
     assert!(warnings(&format!("{broker}{servers}")).contains("send no `user_id`, as RockBot's do, get no answer"));
@@ -183,22 +183,22 @@ fn agents_without_user_id_are_warned_of_where_the_broker_tells_who_is_who() {
 }
 
 #[test]
-fn tools_with_side_effects_are_told_if_a_crash_forgets_their_calls() {
+fn tools_with_side_effects_are_reported_if_a_crash_forgets_their_calls() {
     const AMQP: &str = "[bus]\nurl = 'amqp://h'\n";
-    let told = |text: &str| {
+    let reported = |text: &str| {
         let all = load(&[text], &[], &[]).unwrap().warnings;
         all.into_iter().filter(|warning| warning.starts_with("store.url")).collect::<Vec<_>>().join("\n")
     };
     let endpoint = |more: &str| {
         format!("[[rest.endpoints]]\nname = 'pay'\ndescription = 'Pays'\nurl = 'https://host/pay'\n{more}\n")
     };
-    insta::assert_snapshot!(told(&format!("{AMQP}{}", endpoint("method = 'POST'"))), @r#"store.url: is not set, and there is no folder for state: after a crash calls of `pay` may run twice; write "sqlite:toolbus.db", or "redis://…" if there are several daemons"#);
+    insta::assert_snapshot!(reported(&format!("{AMQP}{}", endpoint("method = 'POST'"))), @r#"store.url: is not set, and there is no folder for state: after a crash calls of `pay` may run twice; write "sqlite:toolbus.db", or "redis://…" if there are several daemons"#);
     let in_memory = format!("{AMQP}{}[store]\nurl = 'memory:'", endpoint("method = 'POST'"));
-    insta::assert_snapshot!(told(&in_memory), @r#"store.url: "memory:" forgets which calls had begun: after a crash calls of `pay` may run twice; write "sqlite:toolbus.db", or "redis://…" if there are several daemons"#);
+    insta::assert_snapshot!(reported(&in_memory), @r#"store.url: "memory:" forgets which calls had begun: after a crash calls of `pay` may run twice; write "sqlite:toolbus.db", or "redis://…" if there are several daemons"#);
     let command = "[[commands]]\nname = 'day'\ndescription = 'Day'\ncommand = ['date']\nsandbox = false\n";
-    assert!(told(&format!("{AMQP}{command}")).contains("`day`"));
-    assert!(told(&format!("{AMQP}[mcp.register]\nenabled = true")).contains("tools of MCP servers"));
-    assert!(told(&format!("{AMQP}[script]")).contains("`execute_python_script`"));
+    assert!(reported(&format!("{AMQP}{command}")).contains("`day`"));
+    assert!(reported(&format!("{AMQP}[mcp.register]\nenabled = true")).contains("tools of MCP servers"));
+    assert!(reported(&format!("{AMQP}[script]")).contains("`execute_python_script`"));
     for silent in [
         AMQP.to_owned(),
         format!("{AMQP}{}", endpoint("")),
@@ -206,7 +206,7 @@ fn tools_with_side_effects_are_told_if_a_crash_forgets_their_calls() {
         format!("{AMQP}{}[store]\nurl = 'sqlite:x.db'", endpoint("method = 'POST'")),
         endpoint("method = 'POST'"),
     ] {
-        assert_eq!(told(&silent), "", "{silent}");
+        assert_eq!(reported(&silent), "", "{silent}");
     }
 }
 

@@ -9,11 +9,11 @@ use crate::config::pattern_sites::PatternSite;
 use crate::config::toolsets::{Kind, ToolsetConfig};
 use crate::config::{Config, Role};
 
-/// The warning about a name that no tool has as far as the configuration says.
+/// The warning about a name that no tool of the configuration has.
 pub(super) const UNKNOWN: &str = "is no tool of this configuration; it may be one of an MCP server, which is known once \
                                   that is connected";
 
-/// Warnings about valid but suspicious settings, and about what cannot be used now.
+/// Warnings about valid but suspicious settings, and about servers that cannot be used now.
 pub(super) fn warnings(config: &Config) -> Vec<String> {
     let mcp = &config.mcp;
     let mut warnings = Vec::new();
@@ -55,10 +55,11 @@ pub(super) fn warnings(config: &Config) -> Vec<String> {
 }
 
 impl Config {
-    /// Programs of MCP servers that cannot be started here, by server: for who checks a configuration. The daemon tries them.
+    /// Programs of MCP servers that cannot be started here, by server: for a check of the configuration. The daemon
+    /// tries them.
     pub(crate) fn missing_programs(&self) -> Vec<String> {
         let missing = |spec: ServerSpec| match &spec.transport {
-            // What stands for a placeholder is known to a session alone.
+            // The value of a placeholder is known to a session alone.
             TransportSpec::Stdio(program) if !spec.is_disabled && placeholder(&spec).is_none() => {
                 Some(format!("MCP server `{}`: {}", spec.name, hindrance(program)?))
             }

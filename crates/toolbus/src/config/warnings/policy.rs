@@ -31,9 +31,9 @@ pub(super) fn warnings(config: &Config) -> Vec<String> {
             .warn(&mut warnings);
     }
     if !config.agents.contains_key(DEFAULT_AGENT) && !config.denies_unknown() {
-        let everybody = AgentConfig::default();
+        let unlisted = AgentConfig::default();
         let location = format!("agents.{DEFAULT_AGENT}");
-        PolicyRules { config, known: &known, location, agent: &everybody, binding: None }.recipients(&mut warnings);
+        PolicyRules { config, known: &known, location, agent: &unlisted, binding: None }.recipients(&mut warnings);
     }
     warnings
 }

@@ -1,4 +1,4 @@
-//! Texts that operators write for models: invisible characters, and what would make a server suspect.
+//! Texts that operators write for models: invisible characters, and texts for which a server's tool would be suspect.
 
 use std::sync::Arc;
 
@@ -52,8 +52,8 @@ fn suspects(config: &Config, scanner: &Scanner) -> Vec<String> {
             ..ToolDescriptor::new(tool.name, "configuration", "local")
         };
         let found = scanner.tool(&descriptor, &text::unseen(tool.description));
-        let told = |suspicion: &toolbus_core::tool::Suspicion| format!("{}: suspect: {suspicion}", tool.location);
-        found.iter().map(told).collect::<Vec<_>>()
+        let line = |suspicion: &toolbus_core::tool::Suspicion| format!("{}: suspect: {suspicion}", tool.location);
+        found.iter().map(line).collect::<Vec<_>>()
     };
     written(config).flat_map(of_tool).collect()
 }
@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn characters_that_nobody_sees_are_told_with_their_place() {
+    fn invisible_characters_are_reported_with_their_location() {
         insta::assert_snapshot!(warnings(&config()).join("\n"), @"
         rest.endpoints[0].parameters: it has 1 invisible character, which agents get and people do not see
         rest.endpoints[1].description: it has 1 bidirectional character, 1 invisible character, which agents get and people do not see
@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_server_would_be_suspected_for_is_told_as_well() {
+    fn suspect_texts_of_configured_tools_are_reported() {
         insta::assert_snapshot!(config().suspects().join("\n"), @r#"
         rest.endpoints[1]: suspect: smuggled in texts: "1 bidirectional character, 1 invisible character"
         commands[0]: suspect: conceal in description: "do not tell the user"

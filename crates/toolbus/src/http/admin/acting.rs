@@ -1,4 +1,4 @@
-//! Actions of operators, recorded in the audit with who did it.
+//! Actions of operators, recorded in the audit with their operator.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use toolbus_protocol::new_message_id;
 
 use super::calls::OperatorCalls;
 use super::view::{ApiError, Approval, Approved, BreakerReset, CallOutcome, CallRequest, McpRestart, Switching};
-use super::{Admin, EVERYBODY, LetterAction, ReloadReport};
+use super::{Admin, DEFAULT_AGENT, LetterAction, ReloadReport};
 use crate::dead_letters::Letter;
 use crate::http::slots::ConnectionState;
 
@@ -34,7 +34,7 @@ impl Actor {
         Self { through: if is_admin { "admin_token on the console" } else { "read_token on the console" }, remote }
     }
 
-    /// A record of now of what this operator did, or tried to.
+    /// A record of an action of this operator, or of its attempt, at this time.
     pub(in crate::http) fn record(self, action: &str, is_done: bool) -> AuditRecord {
         let status = if is_done { Status::Ok } else { Status::Error };
         AuditRecord::acted(self.through, action, self.remote, status)
@@ -115,7 +115,7 @@ impl Acting<'_> {
         done
     }
 
-    /// Lets through what a name means: see [`Admin::approve_pin`].
+    /// Approves the tools that a name means: see [`Admin::approve_pin`].
     ///
     /// # Errors
     ///
@@ -153,7 +153,7 @@ impl Acting<'_> {
         connection: Option<&ConnectionState>,
     ) -> Result<CallOutcome, ApiError> {
         let id = new_message_id();
-        let agent = request.agent.as_deref().unwrap_or(EVERYBODY);
+        let agent = request.agent.as_deref().unwrap_or(DEFAULT_AGENT);
         let pending = self.begin(format!("call {} as {agent}, call id {id}", request.tool));
         pending.ends(calls.call(id, request, connection).await)
     }

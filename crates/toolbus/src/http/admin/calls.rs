@@ -27,7 +27,8 @@ pub struct OperatorCalls {
 }
 
 impl OperatorCalls {
-    /// Calls that pass `gates` and are run by `dispatcher` on the current runtime, once what is `shared` has been read.
+    /// Calls that pass `gates` and are run by `dispatcher` on the current runtime, once the `shared` state has been
+    /// read.
     pub fn new(gates: Arc<Gates>, dispatcher: Dispatcher, shared: watch::Receiver<SharedState>) -> Self {
         Self { gates, dispatcher, shared, workers: Handle::current() }
     }
@@ -44,7 +45,7 @@ impl OperatorCalls {
         }
     }
 
-    /// Makes a call with this id. The request that asks for it, on `connection`, gets as much time as the call.
+    /// Makes a call with this id. The HTTP request for it, on `connection`, gets as much time as the call.
     ///
     /// # Errors
     ///

@@ -23,7 +23,7 @@ const MAX_RESPONSE: usize = 64 * 1024 * 1024;
 /// Largest response to a probe that is read, in bytes.
 const MAX_PROBE: usize = 64 * 1024;
 
-/// A daemon whose admin API is asked.
+/// A client of the admin API of a daemon.
 #[derive(Debug, Clone)]
 pub enum AdminClient {
     /// Over its Unix socket.
@@ -37,7 +37,7 @@ pub enum AdminClient {
     },
 }
 
-/// Why a request to a daemon failed, and what to do next.
+/// Why a request to a daemon failed, and the next step.
 #[derive(Debug, thiserror::Error)]
 pub enum AdminClientError {
     /// The socket is another user's.
@@ -69,7 +69,7 @@ pub enum AdminClientError {
     /// The daemon refused the request.
     #[error("{0}")]
     Refused(String),
-    /// The daemon could not do what was asked, or not as things are.
+    /// The daemon could not carry out the request, or not in its present state.
     #[error("{0}")]
     Failed(String),
     /// The response is not one of this API.
@@ -83,16 +83,16 @@ impl AdminClient {
     /// # Errors
     ///
     /// If there is no response, or it is a refusal.
-    pub async fn ask<A: DeserializeOwned>(&self, method: Method, path: &str) -> Result<A, AdminClientError> {
-        self.ask_within(PATIENCE, method, path).await
+    pub async fn send<A: DeserializeOwned>(&self, method: Method, path: &str) -> Result<A, AdminClientError> {
+        self.send_within(PATIENCE, method, path).await
     }
 
-    /// Like [`Self::ask`], with another limit to the wait.
+    /// Like [`Self::send`], with another limit to the wait.
     ///
     /// # Errors
     ///
-    /// As [`Self::ask`].
-    pub async fn ask_within<A>(&self, patience: Duration, method: Method, path: &str) -> Result<A, AdminClientError>
+    /// As [`Self::send`].
+    pub async fn send_within<A>(&self, patience: Duration, method: Method, path: &str) -> Result<A, AdminClientError>
     where
         A: DeserializeOwned,
     {
@@ -103,7 +103,7 @@ impl AdminClient {
     ///
     /// # Errors
     ///
-    /// As [`Self::ask`].
+    /// As [`Self::send`].
     pub async fn post<A: DeserializeOwned>(&self, path: &str, body: &impl Serialize) -> Result<A, AdminClientError> {
         self.post_within(PATIENCE, path, body).await
     }
@@ -112,7 +112,7 @@ impl AdminClient {
     ///
     /// # Errors
     ///
-    /// As [`Self::ask`].
+    /// As [`Self::send`].
     pub async fn post_within<A>(
         &self,
         patience: Duration,
@@ -221,8 +221,8 @@ pub enum ProbeError {
     NotHttp(SocketAddr),
 }
 
-/// Asks the daemon that listens on `listen` for `path`; returns the status code and the body. An unspecified address is
-/// asked on loopback.
+/// Requests `path` from the daemon that listens on `listen`; returns the status code and the body. An unspecified
+/// address is replaced by loopback.
 ///
 /// # Errors
 ///
@@ -291,7 +291,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn port_zero_is_no_place_to_ask() {
+    async fn port_zero_cannot_be_probed() {
         let refused = probe("127.0.0.1:0".parse().unwrap(), "/readyz", Duration::from_secs(1)).await.unwrap_err();
         assert!(matches!(refused, ProbeError::NoPort), "{refused}");
     }

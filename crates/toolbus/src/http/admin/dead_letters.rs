@@ -20,7 +20,7 @@ use crate::dead_letters::{Letter, LetterBroker, LetterQueue, letter_queues};
 
 /// Letters that are listed, and acted on, at most.
 pub const MAX_LETTERS: usize = 200;
-/// Letters that are read to find those that are meant.
+/// Letters that are read to find the selected ones.
 const MAX_READ: usize = 1_000;
 /// Time in which letters are begun to be read for a list, and for an action.
 const READ_TIME: Duration = Duration::from_secs(4);
@@ -32,8 +32,8 @@ const MAX_REASONS: usize = 5;
 /// Longest text of a letter's own, in characters.
 const MAX_TEXT: usize = 1_000;
 
-/// Works on the dead letters of a daemon's queues, one request after the other: a letter that one reads is hidden from
-/// all others until its connection ends.
+/// Works on the dead letters of a daemon's queues, one request after the other: a letter that a request reads is hidden
+/// from all others until its connection ends.
 pub struct DeadLetterAdmin {
     config: watch::Receiver<Arc<Config>>,
     workers: Handle,
@@ -49,7 +49,7 @@ struct Reading {
     found: Arc<LettersFound>,
 }
 
-/// Which letters are meant.
+/// Selection of letters.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct LetterQuery {
@@ -114,7 +114,7 @@ impl LetterOutcome {
         }
     }
 
-    /// Notes what became of the letters that were not come to.
+    /// Notes why the remaining letters were not reached.
     fn rest(&mut self, count: usize, done: Result<(), DeadLetterError>) {
         let reason = match done {
             Ok(()) if self.is_late => Some("the broker was slow".to_owned()),
@@ -155,7 +155,7 @@ impl Admin {
         queues(&letters.config.borrow(), "").into_iter().map(|queue| queue.queue).collect()
     }
 
-    /// Reads the dead letters that are meant, which stay where they are.
+    /// Reads the selected dead letters, which stay in their queues.
     ///
     /// # Errors
     ///
@@ -163,14 +163,14 @@ impl Admin {
     pub(in crate::http) async fn letters(&self, query: LetterQuery) -> Result<Arc<LettersFound>, ApiError> {
         let letters = self.dead_letters.as_ref().ok_or_else(embedded)?;
         let config = Arc::clone(&letters.config.borrow());
-        let (asked, meant) = (Clock::SYSTEM.now(), query.clone());
+        let (requested, meant) = (Clock::SYSTEM.now(), query.clone());
         let reading = async move {
             let broker = connect(&config).await?;
-            let found = read(&broker, &config, &meant, asked + READ_TIME).await;
+            let found = read(&broker, &config, &meant, requested + READ_TIME).await;
             broker.close().await;
             found.map_err(refused)
         };
-        letters.read(query, asked, reading).await
+        letters.read(query, requested, reading).await
     }
 
     /// Replays or drops the letters of a queue, or of all queues, whose contents have these names. Each letter that
@@ -178,7 +178,7 @@ impl Admin {
     ///
     /// # Errors
     ///
-    /// If the bus has none, or the broker is away. What goes wrong later is in the outcome.
+    /// If the bus has none, or the broker is away. Later errors are in the outcome.
     pub(super) async fn act_on_letters(
         &self,
         action: LetterAction,
@@ -210,23 +210,23 @@ impl DeadLetterAdmin {
         Self { config, workers: Handle::current(), turn: Arc::default(), last: Arc::default() }
     }
 
-    /// Reads once it is its turn, unless another request that meant the same has read meanwhile: that began after this one
-    /// was `asked`.
+    /// Reads once it is its turn, unless another request with the same query has read meanwhile, which began after this
+    /// one was `requested`.
     async fn read(
         &self,
         query: LetterQuery,
-        asked: Instant,
+        requested: Instant,
         reading: impl Future<Output = Result<LettersFound, ApiError>> + Send + 'static,
     ) -> Result<Arc<LettersFound>, ApiError> {
         let last = Arc::clone(&self.last);
         let sharing = async move {
             let began = Clock::SYSTEM.now();
-            let is_same = |reading: &&Reading| reading.query == query && reading.began >= asked;
+            let is_same = |reading: &&Reading| reading.query == query && reading.began >= requested;
             let shared = last.lock().as_ref().filter(is_same).map(|reading| Arc::clone(&reading.found));
             if let Some(found) = shared {
                 return Ok(found);
             }
-            if began >= asked + READ_TIME {
+            if began >= requested + READ_TIME {
                 return Err(ApiError::unavailable("others read the dead letters now; try again in a moment"));
             }
             let found = Arc::new(reading.await?);
@@ -236,7 +236,7 @@ impl DeadLetterAdmin {
         self.within(READ_TIME, sharing).await
     }
 
-    /// Works for a limited time, also where the client does not wait: then letters are back in their place sooner.
+    /// Works for a limited time, also where the client does not wait: then letters are back in their queue sooner.
     async fn within<T: Send + 'static>(
         &self,
         time: Duration,
@@ -256,7 +256,7 @@ impl DeadLetterAdmin {
     }
 }
 
-/// The queues that are meant by the whole name of one, or by none.
+/// The queue of this whole name, or all without a name.
 fn queues(config: &Config, named: &str) -> Vec<LetterQueue> {
     let mut all = letter_queues(config, None).unwrap_or_default();
     all.retain(|queue| named.is_empty() || queue.queue == named);
@@ -337,7 +337,7 @@ async fn act(
     Ok(())
 }
 
-/// Returns a name for a letter that tells it from others by its content.
+/// Returns a name that identifies a letter by its content.
 fn name_of(letter: &Letter, dead: &DeadLetter) -> String {
     let about = serde_json::to_string(letter).unwrap_or_default();
     derived_message_id(&letter.queue, &about, &String::from_utf8_lossy(dead.body()))
@@ -361,7 +361,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_report_of_an_action_says_how_many_letters_are_left_and_why() {
+    fn the_report_of_an_action_counts_the_letters_left_and_names_the_reason() {
         let mut outcome = LetterOutcome::default();
         for _ in 0..30 {
             outcome.note(ReplayOutcome::Routed);
@@ -374,13 +374,13 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn requests_that_wait_for_the_same_letters_share_what_is_read_and_a_later_one_reads_anew() {
+    async fn waiting_requests_for_the_same_letters_share_a_reading_and_a_later_one_reads_anew() {
         let letters = DeadLetterAdmin::new(watch::Sender::default().subscribe());
         let (reads, now) = (Arc::new(AtomicUsize::new(0)), Clock::SYSTEM.now());
-        let read = |reason: &str, asked| {
+        let read = |reason: &str, requested| {
             let reads = Arc::clone(&reads);
             let query = LetterQuery { reason: reason.to_owned(), ..LetterQuery::default() };
-            letters.read(query, asked, async move {
+            letters.read(query, requested, async move {
                 reads.fetch_add(1, Ordering::Relaxed);
                 Ok(LettersFound { letters: Vec::new(), is_whole: true })
             })

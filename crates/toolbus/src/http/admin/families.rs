@@ -26,7 +26,7 @@ pub struct FamilyViews {
     pub subagents: Option<Subagents>,
     /// Tasks for other agents.
     pub agents: Option<AgentService>,
-    /// Held by the one look at all tasks that is under way: each may read many megabytes.
+    /// Held while all tasks are read, which may be many megabytes.
     pub turn: Arc<Mutex<()>>,
     /// Working memory, with its limits.
     pub memory: Option<(Arc<dyn WorkingMemory>, MemoryLimits)>,

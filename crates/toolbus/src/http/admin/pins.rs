@@ -1,4 +1,4 @@
-//! Pins in the admin API: what is quarantined, how it changed, and its approval.
+//! Pins in the admin API: quarantined tools, their changes, and their approval.
 
 use std::collections::HashMap;
 
@@ -48,7 +48,7 @@ impl Admin {
         let source = self.source(source)?;
         let found = self.pinned()?.find(name, source.as_deref())?;
         let (digest, is_one) = (offer_digest(&found), found.len() == 1);
-        // A tool that is asked for by its name is shown also if it is as it was.
+        // A tool that is requested by its name is shown also if it is unchanged.
         let mut open: Vec<_> = found.into_iter().filter(|found| is_one || found.entry.state.is_open()).collect();
         let (count, mut bytes) = (open.len(), 0);
         open.truncate(MAX_CHANGES);
@@ -64,11 +64,11 @@ impl Admin {
         Ok(Changes { name: name.to_owned(), digest, changes: open.into_iter().map(changed).collect(), more })
     }
 
-    /// Lets through what a name means, at once, if it is what was shown.
+    /// Approves the tools that a name means, at once, if they are as they were shown.
     ///
     /// # Errors
     ///
-    /// If the tool is not as the approval says, or the pin cannot be stored; then nothing changes.
+    /// If the digest differs from the approval's, or the pin cannot be stored; then nothing changes.
     pub async fn approve_pin(&self, name: &str, approval: Approval) -> Result<Approved, ApiError> {
         let (pins, policy) = (self.pinned()?.clone(), self.gates.policy().clone());
         let (named, source) = (name.to_owned(), self.source(approval.source.as_deref())?);
@@ -92,7 +92,7 @@ impl Admin {
         self.pins.as_ref().ok_or_else(|| ApiError::not_found("nothing is pinned in this process"))
     }
 
-    /// The source that is meant by a name, which may be that of an MCP server.
+    /// The source of a name, which may be that of an MCP server.
     fn source(&self, name: Option<&str>) -> Result<Option<String>, ApiError> {
         let Some(name) = name else { return Ok(None) };
         let sources = self.pinned()?.sources();
@@ -115,7 +115,7 @@ impl Changed {
     /// The difference, line by line.
     #[must_use]
     pub fn unified(&self) -> Unified {
-        // What is suspect is as it was first seen, which is what is to be looked at.
+        // A suspect tool is unchanged since it was first seen: the whole of it is shown as new.
         let before = self.before.as_deref().filter(|_| self.is.state != ToolState::Suspect);
         unified(read(before).as_ref(), read(self.after.as_deref()).as_ref())
     }

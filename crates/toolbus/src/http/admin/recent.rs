@@ -1,4 +1,4 @@
-//! Recent calls, as the admin API tells of them.
+//! Recent calls in the admin API.
 
 use std::collections::{HashMap, HashSet};
 use std::time::{Duration, SystemTime};
@@ -9,24 +9,24 @@ use toolbus_telemetry::{RecentCall, RecentCalls, RecentStep};
 
 /// Status of a call that runs.
 const IN_FLIGHT: &str = "in_flight";
-/// Status of a call in whose place another one ran.
+/// Status of a call that was attached to another one.
 const ATTACHED: &str = "attached";
-/// Stands for every status of a call that has no result, or a bad one.
+/// Filter for every status of a call that has no result, or a bad one.
 const FAILED: &str = "failed";
 
-/// Most calls of an answer.
+/// Most calls of a response.
 const MAX_FOUND: usize = 200;
-/// Most inner calls of an answer.
+/// Most inner calls of a response.
 pub const MAX_INNER: usize = 200;
 /// Levels of inner calls within each other.
 const MAX_DEPTH: usize = 16;
 
-/// Whether a status is one of those that `failed` stands for.
+/// Whether the filter `failed` includes a status.
 pub(crate) fn is_failure(status: &str) -> bool {
     !["ok", ATTACHED, IN_FLIGHT].contains(&status)
 }
 
-/// Which calls are meant: those that have everything that is given.
+/// Selection of calls: those that match every given field.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct RecentQuery {
@@ -44,13 +44,13 @@ pub struct RecentQuery {
     pub status: Option<String>,
     /// Shortest time from arrival to end, in milliseconds. A call that runs has none yet.
     pub slower_ms: Option<u64>,
-    /// Most calls of the answer; 200 at most.
+    /// Most calls of the response; 200 at most.
     pub limit: Option<usize>,
 }
 
 impl RecentQuery {
-    /// The newest calls that are meant. If an id or a number is given, they have their inner calls, which are listed in
-    /// no other place.
+    /// The newest matching calls. If an id or a number is given, they have their inner calls, which are not listed
+    /// otherwise.
     pub(super) fn find(&self, recent: &RecentCalls) -> RecentFound {
         let limit = self.limit.unwrap_or(MAX_FOUND).min(MAX_FOUND);
         if self.id.is_none() && self.number.is_none() {
@@ -93,7 +93,7 @@ pub struct RecentFound {
     pub recorded: Vec<Map<String, Value>>,
 }
 
-/// A call, and what its time went into.
+/// A call, and the steps that took its time.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct CallTrace {
@@ -125,9 +125,9 @@ pub struct CallTrace {
     pub cause: Option<String>,
     /// Message for the caller of a call that did not run: its first 500 bytes.
     pub refusal: Option<String>,
-    /// Whether the reply is one that was given before.
+    /// Whether the reply is a replayed one.
     pub replayed: bool,
-    /// Whether another call of its identity ran in its place: the reply is that one's.
+    /// Whether this call was attached to another call of its identity: the reply is that one's.
     #[serde(default)]
     pub attached: bool,
     /// Key by which its caller identifies it, once it has ended; absent if the caller gave none.
@@ -143,7 +143,8 @@ pub struct CallTrace {
     pub total_ms: Option<f64>,
     /// The parts of its time, in order.
     pub steps: Vec<TraceStep>,
-    /// Calls that its tool made, oldest first, 200 at most in an answer; only of a call that is asked for by id or number.
+    /// Calls that its tool made, oldest first, 200 at most in a response; only of a call that is requested by id or
+    /// number.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub inner: Vec<CallTrace>,
 }
@@ -307,13 +308,13 @@ mod tests {
     }
 
     #[test]
-    fn the_attempt_of_a_call_is_told_as_far_as_the_broker_counts() {
+    fn the_attempt_of_a_call_is_named_as_far_as_the_broker_counts() {
         let attempt = |earlier_deliveries, redelivered| {
             let queue = Some("invoke".to_owned());
             CallTrace { queue, earlier_deliveries, redelivered, ..CallTrace::default() }.attempt()
         };
-        let told = [attempt(0, false), attempt(0, true), attempt(2, true)].map(Option::unwrap);
-        assert_eq!(told, ["first", "a later one", "number 3"]);
+        let attempts = [attempt(0, false), attempt(0, true), attempt(2, true)].map(Option::unwrap);
+        assert_eq!(attempts, ["first", "a later one", "number 3"]);
         assert_eq!(CallTrace::default().attempt(), None, "no message brought it");
     }
 

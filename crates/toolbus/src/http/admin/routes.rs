@@ -202,7 +202,7 @@ async fn enable(
     Ok(Json(admin.by(operator).switch(&kind, &name, false).await?))
 }
 
-/// Which source is meant.
+/// Selection of the source.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Of {
@@ -316,7 +316,7 @@ async fn check(State(tokens): State<Arc<OperatorTokens>>, mut request: Request, 
                 .into_response()
         }
         (Some(_), Some(_)) => {
-            // Without a free slot of its class, the connection keeps the one that it has.
+            // Without a free slot of its class, the connection keeps its present one.
             if let Some(connection) = connection {
                 connection.vouch(None).await;
             }

@@ -8,7 +8,7 @@ use super::Admin;
 use super::view::{ApiError, McpRestart, McpServerList};
 
 impl Admin {
-    /// Returns every MCP server, and what is wrong with servers as they are configured.
+    /// Returns every MCP server, and the mistakes in their configuration.
     #[must_use]
     pub fn servers(&self) -> McpServerList {
         McpServerList { servers: self.servers.status(), problems: self.servers.problems() }

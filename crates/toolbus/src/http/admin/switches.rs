@@ -9,20 +9,20 @@ use toolbus_core::store::{Store, StoreError};
 
 use super::view::ApiError;
 
-/// The store's namespace of what is switched off: keys without values, as `kind/name`.
+/// The store's namespace of switches that are off: keys without values, as `kind/name`.
 pub const NAMESPACE: &str = "disabled";
 
-/// Keeps what is switched off over restarts.
+/// Keeps switches over restarts.
 pub struct SwitchStore {
     store: Option<Arc<dyn Store>>,
     /// Whether other daemons use it, and this one follows it.
     is_shared: bool,
-    /// One change at a time, so that store and daemon cannot end up with different ones. With what is off and could not be
-    /// stored.
+    /// Switches that are off and could not be stored. The lock lets one change run at a time, so that store and daemon
+    /// cannot end up with different ones.
     changing: Mutex<BTreeSet<Switch>>,
 }
 
-/// Why it is not known what was switched off, so that the daemon must not run calls: it could run what it must not.
+/// Why the switches cannot be read; the daemon must run no calls then, as one of them may be switched off.
 #[derive(Debug, thiserror::Error)]
 pub enum LoadError {
     /// The store cannot be read.
@@ -39,7 +39,7 @@ pub enum LoadError {
 }
 
 impl SwitchStore {
-    /// Keeps what is switched off in `store`, which other daemons may share. Nothing is read yet.
+    /// Keeps switches in `store`, which other daemons may share. Nothing is read yet.
     #[must_use]
     pub fn new(store: Arc<dyn Store>, is_shared: bool) -> Self {
         Self { store: Some(store), is_shared, changing: Mutex::default() }
@@ -56,7 +56,7 @@ impl SwitchStore {
         self.is_shared
     }
 
-    /// SwitchStore off and on again what the store says, which other daemons may have changed. First stores what could not be
+    /// Applies the switches of the store, which other daemons may have changed. First stores those that could not be
     /// stored before.
     ///
     /// # Errors
@@ -96,7 +96,7 @@ impl SwitchStore {
         !self.changing.lock().await.is_empty()
     }
 
-    /// Writes what is switched off here into a store that has lost it.
+    /// Writes the switches of this daemon into a store that has lost them.
     ///
     /// # Errors
     ///
@@ -115,8 +115,8 @@ impl SwitchStore {
         let mut unstored = self.changing.lock().await;
         if off {
             let changed = policy.disable(switch.clone()).map_err(ApiError::conflict)?;
-            // The switch counts as unstored before the store is asked: if the client closes its connection during the
-            // write, the server drops this future, and `follow` must not enable the tool again.
+            // The switch counts as unstored before it is written: if the client closes its connection during the write,
+            // the server drops this future, and `follow` must not enable the tool again.
             unstored.insert(switch.clone());
             if let Err(error) = self.keep(switch).await {
                 let but = match self.is_shared {
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_was_off_is_off_again_and_what_was_on_again_is_on() {
+    async fn stored_switches_are_restored() {
         let store: Arc<dyn Store> = Arc::new(MemoryStore::default());
         let first = policy();
         let switches = SwitchStore::new(Arc::clone(&store), false);
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_cannot_be_kept_is_off_all_the_same() {
+    async fn a_switch_that_cannot_be_stored_is_off_all_the_same() {
         let of_replicas = SwitchStore::new(away(), true).set(&policy(), &tool("echo"), true).await;
         insta::assert_snapshot!(of_replicas.unwrap_err(), @"tool echo is off in this daemon, and will be in the others when the store is there again: the store failed: it is away");
         let policy = policy();
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_could_not_be_stored_is_stored_when_the_store_is_there_again() {
+    async fn unstored_switches_are_stored_when_the_store_is_back() {
         let (store, policy) = (away(), policy());
         let switches = SwitchStore::new(store.clone(), true);
         for name in ["echo", "time"] {
@@ -241,7 +241,7 @@ mod tests {
 
     /// Otherwise the tool would be on again once the store is there, although its operator saw it off.
     #[tokio::test]
-    async fn what_is_switched_off_stays_off_when_its_operator_leaves_before_it_is_stored() {
+    async fn a_switch_is_stored_after_its_operator_has_disconnected() {
         let (store, policy) = (away(), policy());
         let switches = SwitchStore::new(store.clone(), true);
         store.set(StoreFault::Silent);
@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_another_daemon_switched_is_taken_over() {
+    async fn switches_of_another_daemon_are_taken_over() {
         let store: Arc<dyn Store> = Arc::new(MemoryStore::default());
         let [(one, first), (other, second)] = [(); 2].map(|()| (SwitchStore::new(Arc::clone(&store), true), policy()));
         assert!(one.set(&first, &tool("echo"), true).await.unwrap());
@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_store_that_cannot_be_read_switches_nothing_on_and_one_that_forgot_is_told() {
+    async fn an_unreadable_store_switches_nothing_on_and_an_emptied_one_gets_the_switches_again() {
         let policy = policy();
         policy.disable(tool("echo")).unwrap();
         assert!(SwitchStore::new(away(), false).follow(&policy).await.is_err());

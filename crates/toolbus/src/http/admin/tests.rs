@@ -43,7 +43,7 @@ fn tool(name: &str, source: &str) -> Tool {
     Tool::new(descriptor, ToolOutput::default())
 }
 
-/// Ana may use the web, less of it for sales, and never as a subagent; everybody else may use everything.
+/// Ana may use the web, less of it for sales, and never as a subagent; every other caller may use everything.
 fn policy() -> PolicyHandle {
     let registry = Registry::new();
     for (name, source) in [("web_search", "web"), ("web_browse", "web"), ("echo", "test"), ("spawn", "subagent")] {
@@ -140,7 +140,7 @@ impl Fixture {
     }
 
     async fn get(&self, path: &str) -> Value {
-        self.socket().ask(Method::GET, path).await.unwrap()
+        self.socket().send(Method::GET, path).await.unwrap()
     }
 
     /// Sends a request over the socket as it stands, and reads the response to its end.
@@ -168,7 +168,7 @@ fn last(request: &str) -> String {
 }
 
 #[tokio::test]
-async fn every_agent_is_listed_with_what_it_has() {
+async fn every_agent_is_listed_with_its_rules() {
     let fixture = Fixture::new().await;
     fixture.policy.disable(Switch::Tool("echo".into())).unwrap();
     insta::assert_json_snapshot!(fixture.get("/v1/agents").await, @r#"
@@ -211,7 +211,7 @@ async fn every_agent_is_listed_with_what_it_has() {
 }
 
 #[tokio::test]
-async fn each_tool_of_an_agent_is_in_or_out_for_a_reason() {
+async fn each_tool_of_an_agent_is_allowed_or_refused_for_a_reason() {
     let fixture = Fixture::new().await;
     insta::assert_json_snapshot!(fixture.get("/v1/agents/ana").await, @r#"
     {
@@ -279,7 +279,7 @@ async fn each_tool_of_an_agent_is_in_or_out_for_a_reason() {
 }
 
 #[tokio::test]
-async fn an_agent_without_a_section_is_one_of_everybody() {
+async fn an_agent_without_a_section_gets_the_rules_of_default() {
     let fixture = Fixture::new().await;
     for name in ["bruno", "default"] {
         let response = fixture.get(&format!("/v1/agents/{name}")).await;
@@ -354,9 +354,9 @@ async fn a_call_is_explained_up_to_the_gate_that_refuses() {
 }
 
 #[tokio::test]
-async fn a_switch_acts_at_once_and_is_told() {
+async fn a_switch_acts_at_once_and_is_listed() {
     let fixture = Fixture::new().await;
-    let set = async |method: Method, path: &str| -> Value { fixture.socket().ask(method, path).await.unwrap() };
+    let set = async |method: Method, path: &str| -> Value { fixture.socket().send(method, path).await.unwrap() };
     let path = "/v1/disabled/tool/web_search";
     insta::assert_json_snapshot!(set(Method::PUT, path).await, @r#"
     {
@@ -382,7 +382,7 @@ async fn a_switch_acts_at_once_and_is_told() {
 #[tokio::test]
 async fn requests_that_cannot_be_read_are_refused_in_words() {
     let fixture = Fixture::new().await;
-    let refused = async |method: Method, path: &str| match fixture.socket().ask::<Value>(method, path).await {
+    let refused = async |method: Method, path: &str| match fixture.socket().send::<Value>(method, path).await {
         Err(AdminClientError::Refused(text)) => text,
         other => panic!("{path}: {other:?}"),
     };
@@ -411,7 +411,7 @@ async fn requests_that_cannot_be_read_are_refused_in_words() {
 #[tokio::test]
 async fn without_metrics_the_key_that_turns_them_on_is_named() {
     let fixture = Fixture::new().await;
-    let error = fixture.socket().ask::<Value>(Method::GET, "/v1/rates").await.unwrap_err();
+    let error = fixture.socket().send::<Value>(Method::GET, "/v1/rates").await.unwrap_err();
     assert!(matches!(&error, AdminClientError::Failed(text) if text.contains("http.metrics")), "{error}");
 }
 

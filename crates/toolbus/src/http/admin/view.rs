@@ -48,10 +48,10 @@ pub struct AgentSummary {
     pub max_in_flight: usize,
     /// Calls of it that may wait at a time.
     pub max_queued: usize,
-    /// Calls of it that run now; absent where only a configuration is asked.
+    /// Calls of it that run now; absent for a configuration alone.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub running: Option<usize>,
-    /// Calls of it that wait now; absent where only a configuration is asked.
+    /// Calls of it that wait now; absent for a configuration alone.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub waiting: Option<usize>,
     /// Patterns of tools whose calls are limited in rate.
@@ -62,7 +62,7 @@ pub struct AgentSummary {
     pub disabled: bool,
 }
 
-/// As what an agent asks.
+/// Identity with which an agent calls.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CallerQuery {
@@ -92,7 +92,7 @@ pub struct AgentTools {
     pub tools: Vec<ToolVerdict>,
 }
 
-/// Rules of an agent beside its tools, under the binding that was asked about.
+/// Rules of an agent beside its tools, under the requested binding.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct AppliedRules {
@@ -114,7 +114,7 @@ pub struct AppliedRules {
     pub bindings: Vec<String>,
 }
 
-/// A rule, and what it is for.
+/// A rule, and its purpose.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NamedRule {
     /// Subject of the rule.
@@ -142,7 +142,7 @@ pub struct ToolVerdict {
     pub suspect: Vec<String>,
 }
 
-/// A call that is asked about, and not made.
+/// A call to be explained, and not made.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Question {
@@ -168,7 +168,7 @@ pub struct Question {
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct CallRequest {
-    /// Who calls; absent: a caller without a section.
+    /// The caller; absent: one without a section.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub agent: Option<String>,
     /// Which tool.
@@ -188,7 +188,7 @@ pub struct CallRequest {
     /// In which session.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub session: Option<String>,
-    /// Time that the call gets, in milliseconds; absent: as daemon and tool say.
+    /// Time that the call gets, in milliseconds; absent: that of daemon and tool.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timeout_ms: Option<u64>,
 }
@@ -338,14 +338,14 @@ pub struct BusyTool {
     pub recent: u64,
 }
 
-/// Which tools are asked for; by default all.
+/// Selection of tools; by default all.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ToolsQuery {
-    /// The one of this name.
+    /// The tool of this name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
-    /// Those that this agent may use, as it is shown them.
+    /// Tools that this agent may use, as they are listed to it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub agent: Option<String>,
     /// The agent's binding.
@@ -449,7 +449,7 @@ pub struct Pinned {
 pub struct Changes {
     /// The name.
     pub name: String,
-    /// Fingerprint of all that an approval would pin: what an approval names.
+    /// Fingerprint of all that an approval would pin, which the approval names.
     pub digest: Digest,
     /// Each tool.
     pub changes: Vec<Changed>,
@@ -472,24 +472,24 @@ pub struct Changed {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Approval {
-    /// The source of the tool; absent: the only one that is meant.
+    /// The source of the tool; absent: its only one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub source: Option<String>,
-    /// Fingerprint of what was shown.
+    /// Fingerprint of the shown changes.
     pub digest: Digest,
 }
 
 /// Result of an approval.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Approved {
-    /// Each tool, as it was until then.
+    /// Each tool, in its state before.
     pub approved: Vec<Pinned>,
 }
 
 /// Why a request was refused.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ApiRefusal {
-    /// The reason, and what to do about it.
+    /// The reason, and the next step.
     pub error: String,
 }
 
@@ -537,7 +537,7 @@ impl ApiError {
     }
 }
 
-/// Whether a status says so.
+/// Whether a status is that of a failed request, not of a refused one.
 pub(super) fn is_failure(status: StatusCode) -> bool {
     status.is_server_error() || status == StatusCode::CONFLICT
 }

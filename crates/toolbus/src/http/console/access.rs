@@ -1,4 +1,4 @@
-//! Who may see and do what: tokens, the sessions that they open, and what tells a form of ours from one of another page.
+//! Access to the console: tokens, the sessions that they open, and the refusal of forms of other pages.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -25,9 +25,9 @@ use crate::http::slots::ConnectionState;
 pub(super) const NAME: &str = "toolbus_console";
 /// Time after which a session that is not used ends.
 const IDLE: Duration = Duration::from_secs(8 * 60 * 60);
-/// Sessions at a time with each token. A further one takes the place of the one that was used least lately.
+/// Sessions at a time with each token. A further one replaces the least recently used one.
 const MAX_SESSIONS: usize = 64;
-/// Largest form, in bytes: arguments of a call are the most that one has.
+/// Largest form, in bytes: that with the arguments of a call.
 const MAX_FORM: usize = 1024 * 1024;
 /// Field of a form that shows that a page of this session has it.
 pub(super) const PROOF: &str = "proof";
@@ -41,13 +41,13 @@ pub(super) struct Access {
 }
 
 struct Session {
-    /// Of the id that the browser has: what is in memory opens nothing.
+    /// Hash of the id in the browser's cookie: a copy of the memory opens no session.
     id: [u8; 32],
     visitor: Arc<Visitor>,
     used: Instant,
 }
 
-/// Who looks at a page.
+/// The visitor of a page.
 pub(super) struct Visitor {
     /// Whether the token of operators was given, which lets act.
     pub(super) may_act: bool,
@@ -88,7 +88,7 @@ impl Access {
         };
         let mut sessions = self.sessions.lock();
         sessions.retain(|session| Clock::SYSTEM.since(session.used) < IDLE);
-        // Readers, of whom there may be many, do not put out those who may act.
+        // The sessions of readers, which may be many, evict none of operators.
         let may_act = right == OperatorRight::Act;
         let of_right = |session: &&Session| session.visitor.may_act == may_act;
         if sessions.iter().filter(of_right).count() >= MAX_SESSIONS {
@@ -139,7 +139,7 @@ pub(super) fn is_from_here(headers: &HeaderMap) -> bool {
     authority.is_some() && authority == text(HOST)
 }
 
-/// Lets in those who have a session, and actions from pages of this console alone.
+/// Admits requests with a session, and actions from pages of this console alone.
 pub(super) async fn enter(State(access): State<Arc<Access>>, request: Request, next: Next) -> Response {
     let Some(visitor) = access.find(request.headers()) else {
         let path = request.uri().path_and_query().map_or("", |path| path.as_str());
@@ -162,8 +162,8 @@ pub(super) async fn enter(State(access): State<Arc<Access>>, request: Request, n
         return (StatusCode::FORBIDDEN, OTHER_PAGE).into_response();
     }
     if !visitor.may_act {
-        let told = "This needs a session that was opened with http.admin_token: the other token lets read alone.\n";
-        return (StatusCode::FORBIDDEN, told).into_response();
+        let refusal = "This needs a session that was opened with http.admin_token: the other token lets read alone.\n";
+        return (StatusCode::FORBIDDEN, refusal).into_response();
     }
     let Ok(body) = to_bytes(body, MAX_FORM).await else {
         return (StatusCode::PAYLOAD_TOO_LARGE, "The form is larger than 1 MiB.\n").into_response();
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn a_form_of_another_page_is_told_from_one_of_this_server() {
+    fn forms_of_other_pages_are_refused() {
         for (pairs, expected) in [
             (&[("host", "a:1"), ("origin", "http://a:1")][..], true),
             (&[("host", "a:1"), ("origin", "https://a:1"), ("sec-fetch-site", "same-origin")], true),

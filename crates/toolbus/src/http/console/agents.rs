@@ -1,4 +1,4 @@
-//! The agents: which tools each may use and why, what a call of it would pass, and how two differ.
+//! The agents: which tools each may use and why, the gates of a call, and a comparison of two.
 
 use axum::Extension;
 use axum::extract::{Path, Query};
@@ -13,7 +13,7 @@ use super::access::Fields;
 use super::page::{PageWriter, Status, agent_path, explain_path, given, query, tool_path};
 use super::paging::Paged;
 use super::{ByOperator, PATH, PageResult};
-use crate::http::admin::EVERYBODY;
+use crate::http::admin::DEFAULT_AGENT;
 use crate::http::admin::view::{
     AgentSummary, AgentTools, AppliedRules, CallerQuery, Explained, GateResult, NamedRule, Question, ToolVerdict,
 };
@@ -29,7 +29,7 @@ pub(super) struct AgentFilter {
 pub(super) async fn list(pages: PageWriter, Query(filter): Query<AgentFilter>) -> Response {
     let callers = pages.admin().callers();
     let text = filter.text.trim().to_lowercase();
-    let name = |caller: &Caller| caller.agent.as_ref().map_or(EVERYBODY, AgentName::as_str).to_lowercase();
+    let name = |caller: &Caller| caller.agent.as_ref().map_or(DEFAULT_AGENT, AgentName::as_str).to_lowercase();
     let meant: Vec<_> = callers.iter().filter(|caller| name(caller).contains(&text)).collect();
     let paged = Paged::new(&meant, &filter.page);
     let filters = [("text", filter.text.as_str())];
@@ -47,7 +47,7 @@ pub(super) async fn list(pages: PageWriter, Query(filter): Query<AgentFilter>) -
         @if callers.len() == 1 {
             p.empty { "No agent has a section. " code { "[agents.NAME]" } " in the configuration adds one." }
         }
-        p.hint { "Callers without a section " (unknown) ": " (pages.link("agents", EVERYBODY)) "." }
+        p.hint { "Callers without a section " (unknown) ": " (pages.link("agents", DEFAULT_AGENT)) "." }
         (paged.links("/agents", &filters))
         @if meant.is_empty() {
             p.empty #rows data-part { "No agent has this in its name." }
@@ -91,7 +91,7 @@ fn used(now: Option<usize>, most: usize) -> Markup {
     html! { (now.unwrap_or_default()) " of " (most) }
 }
 
-/// As what the agent is looked at, and which of its tools, as the address has it.
+/// The identity of the agent and the selection of its tools in the query.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct Role {
@@ -124,14 +124,14 @@ fn shown(pages: &PageWriter, agent: &AgentTools, role: &Role) -> Markup {
         @if !agent.configured {
             p.hint {
                 "The agent has no section in the configuration: the rules of "
-                (pages.link("agents", EVERYBODY)) " hold."
+                (pages.link("agents", DEFAULT_AGENT)) " hold."
             }
         }
         @if let Some(nothing) = &agent.nothing {
             p.problem { (Status::Off.mark()) " It has no tools. " (pages.text(nothing)) }
         }
         div {
-            @if name != EVERYBODY {
+            @if name != DEFAULT_AGENT {
                 a href=(format!("{PATH}/calls{}", query([("agent", name)]))) { "Recent calls" } " "
             }
             (pages.action(&format!("{}/switch", agent_path(name)), label, &[("off", off)]))
@@ -188,7 +188,7 @@ fn rules(pages: &PageWriter, name: &str, rules: &AppliedRules, (running, waiting
     }
 }
 
-/// The tools of an agent, those that it may use first.
+/// The tools of an agent, usable ones first.
 fn tools(pages: &PageWriter, agent: &AgentTools, role: &Role) -> Markup {
     let text = role.text.trim().to_lowercase();
     let is_meant =
@@ -264,7 +264,7 @@ fn explained(pages: &PageWriter, agent: String, fields: &Fields) -> PageResult {
     let question = Question {
         agent,
         tool: given("tool").unwrap_or_default(),
-        // As a text, so that the gate of arguments says what is wrong with it.
+        // As a text, so that the gate of arguments reports its mistakes.
         arguments: given("arguments").and_then(|text| to_raw_value(&text).ok()),
         binding: given("binding"),
         profile: given("profile"),
@@ -295,7 +295,7 @@ fn explain_form(question: &Question, arguments: &str) -> Markup {
 
 /// The gates, in order, up to the first that refuses.
 fn gates(pages: &PageWriter, explained: &Explained, fields: &Fields) -> Markup {
-    let told = |gate: &GateResult| gate.told.clone().filter(|told| *told != gate.text);
+    let for_caller = |gate: &GateResult| gate.told.clone().filter(|text| *text != gate.text);
     let role = ["binding", "profile", "session"].map(|field| (field, fields.get(field)));
     let draft = [("agent", explained.agent.as_str()), ("json", fields.get("arguments")), ("form", "json")];
     let draft = role.into_iter().chain(draft);
@@ -309,7 +309,7 @@ fn gates(pages: &PageWriter, explained: &Explained, fields: &Fields) -> Markup {
                         td { @if gate.passes { (Status::Ok.mark()) } @else { (Status::Failed.mark()) } " " (gate.step) }
                         td {
                             @if gate.passes { (pages.text(&gate.text)) } @else { (pages.block(&gate.text)) }
-                            @if let Some(told) = told(gate) { "The caller is told:" (pages.block(&told)) }
+                            @if let Some(text) = for_caller(gate) { "The caller is told:" (pages.block(&text)) }
                         }
                     }
                 }

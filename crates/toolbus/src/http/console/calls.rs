@@ -1,4 +1,4 @@
-//! Recent calls, and what the time of one went into.
+//! Recent calls, and the steps of one with their times.
 
 use std::collections::BTreeSet;
 use std::time::SystemTime;
@@ -78,7 +78,7 @@ pub(super) async fn list(pages: PageWriter, Query(filter): Query<CallFilter>) ->
     pages.page("/calls", "Calls", true, &main)
 }
 
-/// Statuses that can be filtered by, and what they are called.
+/// Statuses that can be filtered by, and their labels.
 fn statuses() -> Vec<(String, String)> {
     let named =
         [("failed", "all that failed"), ("in_flight", "in flight"), ("ok", "ok"), ("error", "error of the tool")];
@@ -94,7 +94,7 @@ fn sources(pages: &PageWriter) -> Vec<(String, String)> {
     sources.into_iter().map(|source| (source.to_owned(), pages.clean(source))).collect()
 }
 
-/// Options of a filter: any, and the values with their names. A chosen one that is not among them is added.
+/// Options of a filter: any, and the values with their names. A chosen value that is not among them is added.
 fn choices(values: &[(String, String)], chosen: &str) -> Markup {
     let is_known = chosen.is_empty() || values.iter().any(|(value, _)| value == chosen);
     html! {
@@ -117,7 +117,7 @@ const GATES: [(StepName, &str); 5] = [
 const MALFORMED: &str = "malformed_request";
 
 fn row(pages: &PageWriter, call: &CallTrace) -> Markup {
-    // An inner call has the id of the one around it.
+    // An inner call has the id of its outer one.
     let row = call.around.map_or_else(|| id_of(call).to_owned(), |_| format!("{} {}", id_of(call), call.number));
     html! {
         tr data-id=(row) {
@@ -126,7 +126,7 @@ fn row(pages: &PageWriter, call: &CallTrace) -> Markup {
             td { (pages.link("tools", &call.tool)) }
             td {
                 (outcome(call))
-                // No other part of the row tells what is wrong with a request that could not be read.
+                // No other part of the row has the error of a malformed request.
                 @if let (Some(MALFORMED), Some(refusal)) = (call.cause.as_deref(), &call.refusal) {
                     " " span.dim { (pages.text(refusal)) }
                 }
@@ -143,7 +143,7 @@ fn id_of(call: &CallTrace) -> &str {
     ids.into_iter().flatten().next().map_or("", String::as_str)
 }
 
-/// The address of a call's page: inner calls have the ids of the one around them, and a number besides.
+/// The address of a call's page: inner calls have the ids of their outer one, and a number besides.
 fn call_path(call: &CallTrace) -> String {
     let number = call.around.map(|_| call.number.to_string()).unwrap_or_default();
     format!("{PATH}/calls/{}{}", url_encoded(id_of(call)), query([("number", &*number)]))
@@ -178,7 +178,7 @@ fn took(call: &CallTrace, step: &str) -> String {
     step.and_then(|step| step.took_ms).map(duration).unwrap_or_default()
 }
 
-/// Which of the calls with an id is meant.
+/// The number that distinguishes calls of the same id.
 #[derive(Deserialize)]
 pub(super) struct CallNumber {
     #[serde(default)]
@@ -192,11 +192,11 @@ pub(super) async fn one(
 ) -> Response {
     let number = number.parse().ok();
     let mut found = pages.admin().recent(&RecentQuery { id: Some(id.clone()), number, ..RecentQuery::default() }).calls;
-    // Callers choose ids: one that a later call repeats leads to the call that the lists mean by it.
+    // Callers choose ids: a repeated one leads to the call to which the lists link it.
     found.sort_by_key(|call| id_of(call) != id);
     let Some((call, others)) = found.split_first() else {
-        let told = "No call of the last thousand has this id. The daemon keeps those since its start alone.";
-        return pages.refusal(StatusCode::NOT_FOUND, told);
+        let absence = "No call of the last thousand has this id. The daemon keeps those since its start alone.";
+        return pages.refusal(StatusCode::NOT_FOUND, absence);
     };
     let fact = |name: &str, value: Option<Markup>| {
         html! { @if let Some(value) = value { dt { (name) } dd { (value) } } }
@@ -255,7 +255,7 @@ fn source_link(pages: &PageWriter, source: &str) -> Markup {
     html! { a href=(format!("{PATH}/tools{}", query([("source", source)]))) { (pages.text(source)) } }
 }
 
-/// The gates that a call passed, and what refused it, as far as its record tells.
+/// The gates that a call passed, and the one that refused it, as far as they are recorded.
 fn gates(pages: &PageWriter, call: &CallTrace) -> Markup {
     let has = |name: &str| call.steps.iter().any(|step| step.name == name);
     let cause = call.cause.as_deref().unwrap_or_default();
@@ -332,7 +332,7 @@ fn trace_link(pages: &PageWriter, trace: &str) -> Markup {
     }
 }
 
-/// Arguments and result of a call, folded but for the result of one that failed.
+/// Arguments and result of a call, folded but for the result of a failed call.
 fn payloads(pages: &PageWriter, call: &CallTrace) -> Markup {
     if !pages.console.keeps_payloads {
         return html! { p.hint { "Not kept: " code { "http.console_payloads" } " is " code { "\"none\"" } "." } };

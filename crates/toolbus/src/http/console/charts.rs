@@ -7,7 +7,7 @@ use super::history::MAX_STEPS;
 /// Size of a chart in its own units: one for each step across.
 const HEIGHT: f64 = 60.0;
 
-/// One line of a chart: what it is called, and its values, oldest first. Where there is none, the line has a gap.
+/// One line of a chart: its label, and its values, oldest first. Where there is none, the line has a gap.
 pub(super) struct ChartLine {
     pub(super) name: &'static str,
     pub(super) values: Vec<Option<f64>>,
@@ -18,7 +18,7 @@ pub(super) fn chart(title: &str, lines: &[ChartLine], unit: impl Fn(f64) -> Stri
     let highest =
         lines.iter().flat_map(|line| line.values.iter().flatten()).fold(0.0, |most: f64, value| most.max(*value));
     let newest = |line: &ChartLine| line.values.last().copied().flatten().map_or_else(|| "–".to_owned(), &unit);
-    let told: Vec<String> = lines.iter().map(|line| format!("{} {}", line.name, newest(line))).collect();
+    let newest_values: Vec<String> = lines.iter().map(|line| format!("{} {}", line.name, newest(line))).collect();
     html! {
         figure {
             figcaption {
@@ -27,7 +27,7 @@ pub(super) fn chart(title: &str, lines: &[ChartLine], unit: impl Fn(f64) -> Stri
                     " " span.key.(format!("line-{number}")) { (line.name) " " b { (newest(line)) } }
                 }
             }
-            svg viewBox=(format!("0 0 {MAX_STEPS} {HEIGHT}")) preserveAspectRatio="none" role="img" aria-label=(format!("{title}: {}", told.join(", "))) {
+            svg viewBox=(format!("0 0 {MAX_STEPS} {HEIGHT}")) preserveAspectRatio="none" role="img" aria-label=(format!("{title}: {}", newest_values.join(", "))) {
                 @for (number, line) in lines.iter().enumerate() {
                     path.(format!("line-{number}")) d=(path(&line.values, highest)) vector-effect="non-scaling-stroke" {}
                 }

@@ -1,4 +1,4 @@
-//! The configuration: its files, the values in force, what the files say now, and reloads.
+//! The configuration: its files, the values in force, the present values of the files, and reloads.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ use crate::config::{Config, EffectiveValue, Problem, Problems};
 use crate::http::LastReload;
 use crate::http::slots::ConnectionState;
 
-/// Most differences between the files and what is in force that are shown.
+/// Most differences between the files and the values in force that are shown.
 const MAX_DIFFERENCES: usize = 200;
 /// Most agents whose tools change that are shown, and most tools of each.
 const MAX_AGENTS: usize = 100;
@@ -152,7 +152,7 @@ pub(super) async fn check(pages: PageWriter, connection: Option<Extension<Arc<Co
     let (running, sources) = (Arc::clone(&pages.console.config.borrow()), pages.console.sources.clone());
     let registry = pages.admin().gates.policy().registry().clone();
     let checking = spawn_blocking(move || {
-        // A visitor who goes away ends no check.
+        // A check goes on when its client disconnects.
         let _one_at_a_time = one_at_a_time;
         let loaded = Config::load_again(&sources, &running)?;
         let different = differences(running.effective(|_, _| true), loaded.config.effective(|_, _| true));
@@ -178,9 +178,9 @@ pub(super) async fn check(pages: PageWriter, connection: Option<Extension<Arc<Co
                     } } }
                 }
             }
-            Ok((different, access, told)) => {
+            Ok((different, access, notes)) => {
                 p { (Status::Ok.mark()) " No mistake was found." }
-                (warnings(&pages, told))
+                (warnings(&pages, notes))
                 h2 { "Different from what is in force" }
                 (differing(&pages, different))
                 h2 { "Who would gain or lose tools" }

@@ -1,4 +1,4 @@
-//! Dead letters, read from the broker when the page is asked for, and their replay and removal.
+//! Dead letters, read from the broker when the page is requested, and their replay and removal.
 
 use axum::Extension;
 use axum::extract::Query;

@@ -19,7 +19,7 @@ const MAX_CHOICES: usize = 100;
 /// Before the name of an argument, in the name of its field.
 const PREFIX: &str = "argument.";
 
-/// Who calls: name, label and example of each field.
+/// Fields of the caller: name, label and example of each.
 const CALLER: [(&str, &str, &str); 4] = [
     ("agent", "As agent ", "a caller without a section"),
     ("binding", "Binding ", "channel:account"),
@@ -75,7 +75,7 @@ fn kind(schema: &Value) -> FieldKind<'_> {
     }
 }
 
-/// The arguments that a form has: its JSON where that is asked for, else its fields. An empty field is left out.
+/// The arguments of a form: its JSON where that is sent, else its fields. An empty field is left out.
 pub(super) fn arguments(tool: &ToolDescriptor, form: &Fields) -> Result<Box<RawValue>, String> {
     if form.get("as") == "json" {
         let text = form.get("json").trim().to_owned();
@@ -102,7 +102,7 @@ pub(super) fn arguments(tool: &ToolDescriptor, form: &Fields) -> Result<Box<RawV
 /// Field of an address with the number of an earlier call, whose arguments fill in the form.
 pub(super) const EARLIER: &str = "call";
 
-/// The draft with the arguments of the earlier call that it names, and what there is to say of them.
+/// The draft with the arguments of the earlier call that it names, and a note on them.
 fn with_earlier(pages: &PageWriter, tool: &ToolDescriptor, draft: &Fields) -> (Fields, Option<&'static str>) {
     let Ok(number) = draft.get(EARLIER).parse::<u64>() else { return (draft.clone(), None) };
     let is_meant = |call: &RecentCall| call.number == number && call.tool == tool.name;
@@ -119,18 +119,18 @@ fn with_earlier(pages: &PageWriter, tool: &ToolDescriptor, draft: &Fields) -> (F
             (draft.clone(), Some("The arguments of that call are too long: only their beginning was kept."))
         }
         Some(Some(payload)) => {
-            let told = match payload.text.contains(REDACTED) {
+            let note = match payload.text.contains(REDACTED) {
                 true => "The arguments are those of that call, but for secrets, which were removed.",
                 false => "The arguments are those of that call.",
             };
-            (draft.under([("json", &*payload.text), ("form", "json")]), Some(told))
+            (draft.under([("json", &*payload.text), ("form", "json")]), Some(note))
         }
     }
 }
 
 /// The form, filled in as `draft` has it.
 pub(super) fn call(pages: &PageWriter, tool: &ToolDescriptor, draft: &Fields) -> Markup {
-    let (draft, told) = with_earlier(pages, tool, draft);
+    let (draft, note) = with_earlier(pages, tool, draft);
     let draft = &draft;
     let arguments = arguments_of(tool);
     let json = match draft.get("json") {
@@ -141,7 +141,7 @@ pub(super) fn call(pages: &PageWriter, tool: &ToolDescriptor, draft: &Fields) ->
     html! {
         @if pages.visitor.may_act {
             h2 #call { "Call it" }
-            @if let Some(told) = told { p.hint { (told) } }
+            @if let Some(note) = note { p.hint { (note) } }
             form.call method="post" action=(format!("{PATH}{}/call", tool_path(&tool.name))) {
                 (pages.proof())
                 (pages.agent_names())
@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn json_is_taken_in_place_of_fields_where_its_button_is_pressed() {
+    fn json_replaces_the_fields_where_its_button_is_pressed() {
         let fields = [("as", "json"), ("json", " {\"a\": 1} "), ("argument.text", "x")];
         assert_eq!(given(&fields), Ok(json!({"a": 1})));
     }

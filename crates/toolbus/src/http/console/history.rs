@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn a_step_has_what_was_added_since_the_one_before() {
+    fn a_step_has_the_additions_since_the_previous_one() {
         let history = LastHour::default();
         history.add(&totals(&[("ok", [5, 0, 0])]));
         assert!(history.steps().is_empty());

@@ -22,7 +22,7 @@ pub(super) struct After {
 }
 
 impl After {
-    /// A path of the console, whatever was asked for.
+    /// A path of the console, whatever was requested.
     fn path(&self) -> &str {
         let is_ours = self.next.strip_prefix(PATH).is_some_and(|rest| rest.is_empty() || rest.starts_with(['/', '?']));
         if is_ours && !self.next.contains(['\\', '\r', '\n']) { &self.next } else { PATH }
@@ -54,11 +54,11 @@ pub(super) async fn login(
     }
     let Some(right) = access.tokens.right(login.token.trim().as_bytes()) else {
         let connection = connection.as_ref().map(|Extension(connection)| connection);
-        let (code, told) = match access.tokens.is_wrong(connection).await {
+        let (code, error) = match access.tokens.is_wrong(connection).await {
             true => (StatusCode::UNAUTHORIZED, "This is neither http.admin_token nor http.read_token."),
             false => (StatusCode::TOO_MANY_REQUESTS, "Too many wrong tokens are being given. Try again later."),
         };
-        return (code, page::login(&console.name, login.after.path(), Some(told))).into_response();
+        return (code, page::login(&console.name, login.after.path(), Some(error))).into_response();
     };
     access.close(&headers);
     let id = access.open(right);

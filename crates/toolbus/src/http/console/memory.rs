@@ -1,4 +1,4 @@
-//! Working memory: how much each agent keeps, and under which keys. What entries say is not shown.
+//! Working memory: how much each agent keeps, and under which keys. The contents of entries are not shown.
 
 use axum::extract::{Path, Query};
 use axum::response::Response;

@@ -1,4 +1,4 @@
-//! The overview: does it work, is it slow, what fails, who is busy.
+//! The overview: health, latency, failures and the busiest agents.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -120,7 +120,7 @@ fn sandbox(runner: &RunnerStatus) -> Markup {
     let mark = match runner.level {
         Some(Level::Full) => Some(Status::Ok),
         Some(Level::NoNamespaces | Level::LimitsOnly) => Some(Status::Slow),
-        // What confines scripts there is not this machine's.
+        // The isolation of scripts there is not this machine's.
         None => None,
     };
     html! {

@@ -1,4 +1,4 @@
-//! Parts that all pages share: the frame, links, and texts of others, which are escaped, isolated and cut.
+//! Parts that all pages share: the frame, links, and foreign texts, which are escaped, isolated and cut.
 
 use std::sync::Arc;
 
@@ -17,11 +17,11 @@ use toolbus_store::StoreUrl;
 use super::access::{Fields, PROOF, Visitor};
 use super::{Console, PATH};
 use crate::http::admin::view::ApiError;
-use crate::http::admin::{Actor, Admin, EVERYBODY};
+use crate::http::admin::{Actor, Admin, DEFAULT_AGENT};
 
-/// Longest text of others in a cell, in characters; the rest is shown when it is pointed at.
+/// Longest foreign text in a cell of a table, in characters; the rest is shown when it is pointed at.
 const MAX_CELL: usize = 120;
-/// Longest text of others that is shown when it is pointed at, in characters.
+/// Longest foreign text that is shown when it is pointed at, in characters.
 const MAX_TITLE: usize = 1_000;
 const UNRESERVED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'~');
 
@@ -63,7 +63,7 @@ pub(super) enum Status {
 }
 
 impl Status {
-    /// The mark, with a word for those who do not see it.
+    /// The mark, with a word for screen readers.
     pub(super) fn mark(self) -> Markup {
         let (class, sign, word) = match self {
             Self::Ok => ("ok", "●", "ok"),
@@ -101,7 +101,7 @@ impl PageWriter {
         self.console.redactor.text(text).into_owned()
     }
 
-    /// Whether what the daemon keeps ends with it.
+    /// Whether the state of the daemon ends with it.
     pub(super) fn has_state_in_memory(&self) -> bool {
         self.store() == StoreUrl::Memory
     }
@@ -111,7 +111,7 @@ impl PageWriter {
         self.console.config.borrow().store.url()
     }
 
-    /// A text of others in one line.
+    /// A foreign text in one line.
     pub(super) fn text(&self, text: &str) -> Markup {
         let clean = self.console.redactor.text(text);
         let line: String = clean.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
@@ -122,12 +122,12 @@ impl PageWriter {
         }
     }
 
-    /// A text of others with its lines, as a whole.
+    /// A foreign text with its lines, as a whole.
     pub(super) fn block(&self, text: &str) -> Markup {
         html! { pre dir="auto" tabindex="0" { (self.console.redactor.text(text)) } }
     }
 
-    /// The first bytes of a text of others with its lines, and how much there is of it.
+    /// The first bytes of a foreign text with its lines, and its size.
     pub(super) fn beginning(&self, text: &str, most: usize) -> Markup {
         html! {
             pre dir="auto" tabindex="0" { (self.console.redactor.beginning(text, most)) }
@@ -150,7 +150,7 @@ impl PageWriter {
         let names = self.admin().gates.policy().agents();
         html! {
             datalist #agents {
-                option value=(EVERYBODY) { "callers without a section" }
+                option value=(DEFAULT_AGENT) { "callers without a section" }
                 @for name in names.iter().take(MAX_SUGGESTED) { option value=(name.as_str()) {} }
             }
         }
@@ -173,7 +173,7 @@ impl PageWriter {
         html! { @if !name.is_empty() { a.name href=(format!("{PATH}/{view}/{}", url_encoded(name))) { (self.text(name)) } } }
     }
 
-    /// A button that does something to what the page shows.
+    /// A button that acts on the subject of the page.
     pub(super) fn action(&self, path: &str, label: &str, fields: &[(&str, &str)]) -> Markup {
         html! {
             @if self.visitor.may_act {
@@ -224,17 +224,17 @@ impl PageWriter {
     }
 
     /// A page of a view that has nothing without a section of the configuration.
-    pub(super) fn off(&self, path: &str, title: &str, told: &str, section: &str) -> Response {
-        self.page(path, title, false, &is_off(told, section))
+    pub(super) fn off(&self, path: &str, title: &str, what: &str, section: &str) -> Response {
+        self.page(path, title, false, &is_off(what, section))
     }
 
-    /// A page that says why there is nothing to see.
+    /// A page with the reason why there is nothing to see.
     pub(super) fn refusal(&self, code: StatusCode, text: &str) -> Response {
         let main = html! { p.empty { (self.text(text)) } p { a href=(PATH) { "Back to the overview" } } };
         (code, self.page("-", "Not here", false, &main)).into_response()
     }
 
-    /// The response to an action: the page at `path`, which shows what came of it, or why it was refused.
+    /// The response to an action: the page at `path`, which shows its result, or why it was refused.
     pub(super) fn acted<T>(&self, result: Result<T, ApiError>, path: &str) -> Response {
         match result {
             Ok(_) => see(path),
@@ -245,7 +245,7 @@ impl PageWriter {
         }
     }
 
-    /// Switches something off or on, as the form says, and shows the page at `path`.
+    /// Switches something off or on, as the form requests, and shows the page at `path`.
     pub(super) async fn switch(
         &self,
         operator: Actor,
@@ -256,17 +256,17 @@ impl PageWriter {
         self.acted(self.admin().by(operator).switch(kind, name, fields.get("off") == "true").await, path)
     }
 
-    /// A page that says why the admin API refused.
+    /// A page with the refusal of the admin API.
     pub(super) fn refused(&self, error: &ApiError) -> Response {
         self.refusal(error.code(), &error.to_string())
     }
 }
 
-/// Says that there is nothing without a section of the configuration.
-pub(super) fn is_off(told: &str, section: &str) -> Markup {
+/// A note that a part of the daemon is off without a section of the configuration.
+pub(super) fn is_off(what: &str, section: &str) -> Markup {
     html! {
         p.empty {
-            (told) ": the configuration has no section " code { "[" (section) "]" } ", which turns this on with a restart."
+            (what) ": the configuration has no section " code { "[" (section) "]" } ", which turns this on with a restart."
         }
     }
 }
@@ -333,7 +333,7 @@ pub(super) fn explain_path(agent: &str, tool: &str, fields: &[(&str, &str)]) -> 
     format!("{PATH}{}/explain{}", agent_path(agent), query([("tool", tool)].into_iter().chain(fields)))
 }
 
-/// The query of an address, with its question mark; without what is empty.
+/// The query of an address, with its question mark, without empty values.
 pub(super) fn query<'a>(pairs: impl IntoIterator<Item = (&'a str, &'a str)>) -> String {
     let given = pairs.into_iter().filter(|(_, value)| !value.is_empty());
     let pairs: Vec<_> = given.map(|(name, value)| format!("{name}={}", url_encoded(value))).collect();

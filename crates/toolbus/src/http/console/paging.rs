@@ -49,7 +49,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_row_of_a_long_list_is_on_one_page_and_a_page_that_there_is_not_is_the_nearest() {
+    fn every_row_of_a_long_list_is_on_one_page_and_an_unknown_page_is_the_nearest() {
         let all: Vec<usize> = (0..450).collect();
         assert_eq!(["", "2", "3"].map(|number| Paged::new(&all, number).rows.to_vec()).concat(), all);
         let first = |number| Paged::new(&all, number).rows.first().copied();

@@ -1,4 +1,4 @@
-//! Pinned tools, what changed in those that are not as they were, and their approval.
+//! Pinned tools, the changes of their definitions, and their approval.
 
 use axum::Extension;
 use axum::extract::{Path, Query};
@@ -15,9 +15,9 @@ use super::paging::Paged;
 use super::{ByOperator, PATH};
 use crate::http::admin::view::{ApiError, Approval, Changed, Changes, Pinned, PinnedTools};
 
-/// Stands for every state in which a tool is quarantined.
+/// Filter for every state in which a tool is quarantined.
 const QUARANTINED: &str = "quarantined";
-/// States that can be filtered by, and what they are called.
+/// States that can be filtered by, and their labels.
 const STATES: [(&str, &str); 9] = [
     ("", "any"),
     (QUARANTINED, "quarantined"),
@@ -166,11 +166,11 @@ pub(super) async fn one(pages: PageWriter, Path(name): Path<String>, Query(of): 
             }
         } @else { p.hint { "A session that was opened with http.admin_token may approve this." } }
     };
-    // What is approved is what was shown: a page that renews itself could change below the button.
+    // The approval must be of the shown changes: a page that renews itself could change below the button.
     pages.page("/pins", &format!("Pins of {name}"), false, &main)
 }
 
-/// An approval is offered only for what is shown.
+/// An approval is offered only for shown changes.
 fn how_to_see_all(changes: &Changes) -> &'static str {
     match changes.more {
         0 => {

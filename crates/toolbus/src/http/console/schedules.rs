@@ -1,4 +1,4 @@
-//! Scheduled tasks: whose they are, what happens at their times, and when these are.
+//! Scheduled tasks: their agents, descriptions and times.
 
 use axum::Extension;
 use axum::extract::Query;

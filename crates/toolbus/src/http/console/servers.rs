@@ -288,7 +288,7 @@ struct Section {
 }
 
 impl Section {
-    /// The part with its rows; nothing but its place without rows.
+    /// The part with its rows; an empty element without rows.
     fn table<const N: usize>(&self, heads: [&str; N], rows: impl Iterator<Item = [Markup; N]>) -> Markup {
         let rows: Vec<_> = rows.collect();
         html! {

@@ -37,7 +37,7 @@ pub(super) async fn page(pages: PageWriter) -> Response {
     pages.page(PAGE, "Switches and circuit breakers", true, &main)
 }
 
-/// Switches that are off, and which circuit breakers are open, with what undoes it.
+/// Switches that are off and open circuit breakers, with the buttons that undo them.
 fn parts(pages: &PageWriter) -> Markup {
     let (off, breakers) = (pages.admin().disabled(), pages.admin().breakers().breakers);
     html! {

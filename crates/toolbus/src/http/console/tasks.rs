@@ -50,7 +50,7 @@ pub(super) async fn list(pages: PageWriter, Query(filter): Query<TaskFilter>) ->
     pages.page(PAGE, "Tasks", true, &main)
 }
 
-/// The tasks that are meant, and are shown.
+/// Returns the matching tasks, at most [`MAX_SHOWN`].
 fn shown<T>(tasks: Overview<T>, is_meant: impl Fn(&T) -> bool) -> Overview<T> {
     let mut rows: Vec<T> = tasks.rows.into_iter().filter(is_meant).collect();
     let is_whole = tasks.is_whole && rows.len() <= MAX_SHOWN;
@@ -58,7 +58,7 @@ fn shown<T>(tasks: Overview<T>, is_meant: impl Fn(&T) -> bool) -> Overview<T> {
     Overview { rows, is_whole }
 }
 
-/// A list of tasks, or why there is none: `off` says what is not done without which section.
+/// A list of tasks, or why there is none: `off` names what is off without which section.
 fn part<T>(
     pages: &PageWriter,
     tasks: Result<Option<Overview<T>>, ApiError>,
@@ -145,7 +145,7 @@ const fn status_of_agent(state: AgentTaskState) -> Status {
     }
 }
 
-/// The cells of when a task was given, has to end, and ended.
+/// The cells with the times at which a task was given, has to end, and ended.
 fn times(given: u64, deadline: u64, ended: Option<u64>) -> Markup {
     let is_over = deadline <= Clock::SYSTEM.since_epoch().as_secs();
     html! {

@@ -1,4 +1,4 @@
-//! The tools: what there is, who may use it, and calls of it as an agent.
+//! The tools: a list, the agents that may use each, and calls as an agent.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
@@ -102,7 +102,7 @@ fn listed(pages: &PageWriter, filter: &CatalogueFilter) -> PageResult {
     Ok(pages.page("/tools", "Tools", true, &main))
 }
 
-/// Calls of each tool that run now, and those that ended lately.
+/// Calls of each tool that run now, and recently ended ones.
 fn busy(pages: &PageWriter) -> HashMap<Arc<str>, (usize, u64)> {
     let busy = pages.admin().daemon.as_ref().map(|daemon| daemon.busy_tools()).unwrap_or_default();
     busy.into_iter().map(|tool| (tool.name, (tool.running, tool.recent))).collect()

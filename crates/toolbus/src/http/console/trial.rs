@@ -16,7 +16,7 @@ use super::access::Fields;
 use super::page::{PageWriter, Status, duration, explain_path, given, see, size, tool_path, url_encoded};
 use super::tools::shown;
 use super::{ByOperator, PATH, form};
-use crate::http::admin::EVERYBODY;
+use crate::http::admin::DEFAULT_AGENT;
 use crate::http::admin::view::{CallOutcome, CallRequest};
 use crate::http::slots::ConnectionState;
 
@@ -25,7 +25,7 @@ const MAX_SHOWN: usize = 256 * 1024;
 /// Types of images that are shown: those in which browsers run nothing.
 const IMAGES: [&str; 4] = ["image/png", "image/jpeg", "image/gif", "image/webp"];
 
-/// Where a browser goes that is asked for the address of a call.
+/// Redirects a browser that opens the address of a call to its tool.
 pub(super) async fn back(Path(name): Path<String>) -> Response {
     see(&tool_path(&name))
 }
@@ -54,7 +54,7 @@ pub(super) async fn call(
     };
     let given = |field: &str| given(fields.get(field));
     let request = CallRequest {
-        agent: given("agent").filter(|agent| agent != EVERYBODY),
+        agent: given("agent").filter(|agent| agent != DEFAULT_AGENT),
         tool: name.clone(),
         arguments: Some(arguments),
         binding: given("binding"),
@@ -70,7 +70,7 @@ pub(super) async fn call(
         Ok(outcome) => {
             let role = ["binding", "profile", "session"].map(|field| (field, fields.get(field)));
             // Without the arguments: addresses are kept in histories and by proxies.
-            let explain = explain_path(agent.as_deref().unwrap_or(EVERYBODY), &name, &role);
+            let explain = explain_path(agent.as_deref().unwrap_or(DEFAULT_AGENT), &name, &role);
             page(StatusCode::OK, result(&pages, &outcome, Clock::SYSTEM.since(began), &explain))
         }
         Err(error) => page(error.code(), problem(&error.to_string())),
@@ -116,7 +116,7 @@ fn failure(pages: &PageWriter, error: &ToolError) -> Markup {
     html! { (pages.beginning(&error.message, MAX_SHOWN)) p { (effect) " " (retry) } }
 }
 
-/// The text of a result, and what it has beside text, up to [`MAX_SHOWN`] bytes.
+/// The text and the other blocks of a result, up to [`MAX_SHOWN`] bytes.
 fn content(pages: &PageWriter, result: &ToolInvokeResponse) -> Markup {
     let mut left = MAX_SHOWN;
     let mut take = |bytes: usize| {
@@ -150,7 +150,7 @@ fn text(pages: &PageWriter, text: &str, most: usize) -> Markup {
     }
 }
 
-/// An image, or type and size of what is not shown.
+/// An image, or type and size of another block.
 fn other(pages: &PageWriter, block: &ContentBlock, take: &mut impl FnMut(usize) -> usize) -> Markup {
     let data = block.data.as_deref().unwrap_or_default();
     let media_type = block.mime_type.as_deref().unwrap_or_default();

@@ -1,4 +1,4 @@
-//! The table of who may enter, and that whoever may not holds nobody up.
+//! The table of admitted clients, and that refused ones delay no other.
 
 #![expect(clippy::disallowed_methods, reason = "tasks of a test end with its runtime")]
 
@@ -71,7 +71,7 @@ impl Fixture {
         let stop = CancellationToken::new();
         let config = Config { http: config(lines), ..Config::default() };
         let auth = HttpAuth::new(&config, Arc::clone(&audit) as Arc<dyn Audit>, stop);
-        let say = async |Extension(principal): Extension<Principal>, body: axum::body::Bytes| {
+        let describe = async |Extension(principal): Extension<Principal>, body: axum::body::Bytes| {
             let who = principal.agent.map_or("anybody".to_owned(), |agent| agent.to_string());
             format!("{who} {}", body.len())
         };
@@ -79,19 +79,19 @@ impl Fixture {
         let health = Health::new(sources(state, Registry::new()));
         let first = || futures_util::stream::iter([Ok::<_, Infallible>("x")]);
         let quiet = async move || Body::from_stream(first().chain(futures_util::stream::pending()));
-        let mcp = Router::new().route("/", any(say)).route("/stream", any(quiet));
+        let mcp = Router::new().route("/", any(describe)).route("/stream", any(quiet));
         let state = HttpState { auth: Arc::clone(&auth), mcp, ..http_state(Arc::new(health)) };
         Self { server: Server::start(listeners::router(state)), auth, audit }
     }
 
     /// The response to a request that has these lines in its head.
-    async fn ask(&self, line: &str, head: &[&str], body: &str) -> TestResponse {
+    async fn request(&self, line: &str, head: &[&str], body: &str) -> TestResponse {
         let mut client = self.server.connect();
         client.request(line, head, body).await
     }
 
     async fn with(&self, head: &[&str]) -> TestResponse {
-        self.ask("POST /mcp", head, "").await
+        self.request("POST /mcp", head, "").await
     }
 }
 
@@ -125,12 +125,12 @@ async fn a_token_admits_its_agent() {
     let fixture = Fixture::new("");
     let response = fixture.with(&[&token()]).await;
     assert_eq!((response.code, response.body.as_str()), (200, "ana 0"));
-    let response = fixture.ask("POST /mcp", &[&token()], "four").await;
+    let response = fixture.request("POST /mcp", &[&token()], "four").await;
     assert_eq!((response.code, response.body.as_str()), (200, "ana 4"));
 }
 
 #[tokio::test(start_paused = true)]
-async fn whoever_has_no_token_is_told_what_to_do_at_once_and_may_try_again_on_the_same_connection() {
+async fn a_request_without_a_token_is_refused_at_once_and_may_be_repeated_on_its_connection() {
     let fixture = Fixture::new("");
     let started = Clock::SYSTEM.now();
     let mut client = fixture.server.connect();
@@ -146,7 +146,7 @@ async fn whoever_has_no_token_is_told_what_to_do_at_once_and_may_try_again_on_th
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_wrong_token_is_answered_late_recorded_and_the_last_of_its_connection() {
+async fn a_wrong_token_is_refused_late_recorded_and_ends_its_connection() {
     let fixture = Fixture::new("");
     let started = Clock::SYSTEM.now();
     let mut client = fixture.server.connect();
@@ -162,7 +162,7 @@ async fn a_wrong_token_is_answered_late_recorded_and_the_last_of_its_connection(
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_flood_of_wrong_tokens_holds_no_right_one_up_and_leaves_few_records() {
+async fn a_flood_of_wrong_tokens_delays_no_right_one_and_leaves_few_records() {
     let fixture = Fixture::new("");
     let started = Clock::SYSTEM.now();
     let mut flood = Vec::new();
@@ -175,8 +175,8 @@ async fn a_flood_of_wrong_tokens_holds_no_right_one_up_and_leaves_few_records() 
     }
     assert_eq!(Clock::SYSTEM.since(started), Duration::ZERO);
     let mut codes = [0, 0];
-    for answered in flood {
-        match answered.await.unwrap() {
+    for attempt in flood {
+        match attempt.await.unwrap() {
             401 => codes[0] += 1,
             429 => codes[1] += 1,
             other => panic!("{other}"),
@@ -192,12 +192,12 @@ async fn a_flood_of_wrong_tokens_holds_no_right_one_up_and_leaves_few_records() 
 }
 
 #[tokio::test(start_paused = true)]
-async fn whoever_has_a_token_gets_in_while_strangers_take_every_place_that_they_may() {
+async fn a_token_gets_in_while_anonymous_clients_hold_all_their_slots() {
     let fixture = Fixture::new("");
     let _silent: Vec<Client> = (0..MAX_ANONYMOUS * 4).map(|_| fixture.server.connect()).collect();
     let started = Clock::SYSTEM.now();
     assert_eq!(fixture.with(&[&token()]).await.code, 200);
-    // Each of them is given its grace, and no more.
+    // Each of them gets its grace alone.
     let waited = Clock::SYSTEM.since(started);
     assert!(waited <= GRACE * 4 + Duration::from_millis(100), "{waited:?}");
 }
@@ -238,7 +238,7 @@ async fn tokens_change_at_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn clients_without_a_token_take_no_place_of_those_that_have_one() {
+async fn clients_without_a_token_take_no_slot_of_those_with_one() {
     let fixture = Fixture::new("open");
     let mut streams = Vec::new();
     for _ in 0..MAX_GUESTS {
@@ -254,13 +254,13 @@ async fn clients_without_a_token_take_no_place_of_those_that_have_one() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_token_in_the_url_is_refused_with_what_to_do_instead() {
+async fn a_token_in_the_url_is_refused_with_the_next_step() {
     let fixture = Fixture::new("");
     for query in ["token=x", "a=1&access_token=x", "API_KEY", "Authorization=Bearer%20x"] {
-        let response = fixture.ask(&format!("POST /mcp?{query}"), &[&token()], "").await;
+        let response = fixture.request(&format!("POST /mcp?{query}"), &[&token()], "").await;
         assert!(response.code == 400 && message(&response).contains("in the URL"), "{query}: {response:?}");
     }
-    assert_eq!(fixture.ask("POST /mcp?session=1", &[&token()], "").await.code, 200);
+    assert_eq!(fixture.request("POST /mcp?session=1", &[&token()], "").await.code, 200);
 }
 
 #[tokio::test(start_paused = true)]
@@ -289,16 +289,16 @@ async fn other_hosts_and_pages_are_refused() {
             assert!(message(&response).contains("http.allowed_hosts"), "{response:?}");
         }
     }
-    let elsewhere = fixture.ask("GET /mcpx", &["Host: evil.example"], "").await;
+    let elsewhere = fixture.request("GET /mcpx", &["Host: evil.example"], "").await;
     assert!(elsewhere.code == 421 && elsewhere.body.starts_with("this server"), "{elsewhere:?}");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_browser_is_told_what_an_allowed_page_may_send_and_read() {
+async fn a_preflight_response_states_what_an_allowed_page_may_send_and_read() {
     let fixture = Fixture::new("");
-    let asking = ["Origin: http://localhost:6274", "Access-Control-Request-Method: POST"];
+    let preflight = ["Origin: http://localhost:6274", "Access-Control-Request-Method: POST"];
     let wanted = "Access-Control-Request-Headers: authorization,mcp-protocol-version";
-    let response = fixture.ask("OPTIONS /mcp", &[asking[0], asking[1], wanted], "").await;
+    let response = fixture.request("OPTIONS /mcp", &[preflight[0], preflight[1], wanted], "").await;
     assert_eq!(response.code, 204);
     for line in [
         "access-control-allow-origin: http://localhost:6274\r\n",
@@ -308,23 +308,23 @@ async fn a_browser_is_told_what_an_allowed_page_may_send_and_read() {
     ] {
         assert!(response.head.contains(line), "{line}: {}", response.head);
     }
-    for head in [&[asking[0], &token()][..], &[asking[0]]] {
+    for head in [&[preflight[0], &token()][..], &[preflight[0]]] {
         let response = fixture.with(head).await;
         assert!(response.head.contains("access-control-allow-origin: http://localhost:6274\r\n"), "{response:?}");
         assert!(response.head.contains("access-control-expose-headers: mcp-session-id"), "{response:?}");
     }
-    let response = fixture.ask("OPTIONS /mcp", &["Origin: http://evil.example", asking[1]], "").await;
+    let response = fixture.request("OPTIONS /mcp", &["Origin: http://evil.example", preflight[1]], "").await;
     assert!(response.code == 403 && !response.head.contains("access-control"), "{response:?}");
     let response = fixture.with(&[&token()]).await;
     assert!(!response.head.contains("access-control"), "{response:?}");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_body_is_read_up_to_its_bound_whether_or_not_its_length_is_told() {
+async fn a_body_is_read_up_to_its_bound_with_or_without_a_declared_length() {
     let fixture = Fixture::new("small");
     let fits = "x".repeat(4096);
-    assert_eq!(fixture.ask("POST /mcp", &[&token()], &fits).await.body, "ana 4096");
-    let refused = fixture.ask("POST /mcp", &[&token()], &format!("{fits}x")).await;
+    assert_eq!(fixture.request("POST /mcp", &[&token()], &fits).await.body, "ana 4096");
+    let refused = fixture.request("POST /mcp", &[&token()], &format!("{fits}x")).await;
     assert!(refused.code == 413 && refused.body.contains("http.max_body"), "{refused:?}");
     let chunk = format!("400\r\n{}\r\n", "x".repeat(0x400));
     let chunked = |count| format!("{}0\r\n\r\n", chunk.repeat(count));
@@ -339,7 +339,7 @@ async fn a_body_is_read_up_to_its_bound_whether_or_not_its_length_is_told() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_body_that_does_not_come_is_waited_for_no_longer_than_its_time() {
+async fn a_missing_body_times_out() {
     let fixture = Fixture::new("");
     let mut client = fixture.server.connect();
     let started = Clock::SYSTEM.now();
@@ -359,7 +359,7 @@ async fn no_body_is_read_before_the_token_is_right() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn strangers_who_announce_bodies_and_send_none_keep_nobody_out() {
+async fn anonymous_clients_that_announce_bodies_and_send_none_block_no_other() {
     let fixture = Fixture::new("");
     let mut waiting: Vec<Client> = (0..MAX_ANONYMOUS * 4).map(|_| fixture.server.connect()).collect();
     for client in &mut waiting {
@@ -386,7 +386,7 @@ async fn large_bodies_together_are_bounded_and_small_ones_always_pass() {
         }));
     }
     tokio::time::sleep(Duration::from_millis(1)).await;
-    assert_eq!(fixture.ask("POST /mcp", &[&token()], &"x".repeat(1000)).await.code, 200);
+    assert_eq!(fixture.request("POST /mcp", &[&token()], &"x".repeat(1000)).await.code, 200);
     let mut codes = Vec::new();
     for client in begun {
         codes.push(client.await.unwrap());

@@ -23,7 +23,7 @@ use crate::http::slots::*;
 /// A response that is long in leaving, in bytes.
 const LARGE: usize = 30 * WINDOW;
 
-/// A server, and what lets its slow requests end.
+/// A server, and the notification that lets its slow requests end.
 struct Fixture {
     server: Server,
     go_on: Arc<Notify>,
@@ -81,7 +81,7 @@ impl Fixture {
         let mut clients = Vec::new();
         for _ in 0..count {
             let mut client = self.connect();
-            assert_eq!(client.ask(path).await.0, 200);
+            assert_eq!(client.get(path).await.0, 200);
             clients.push(client);
         }
         clients
@@ -108,7 +108,7 @@ async fn a_connection_serves_one_request_after_the_other() {
     let fixture = Fixture::new();
     let mut client = fixture.connect();
     for _ in 0..100 {
-        assert_eq!(client.ask("/quick").await, quick());
+        assert_eq!(client.get("/quick").await, quick());
     }
     for _ in 0..3 {
         client.send("/quick").await;
@@ -119,17 +119,17 @@ async fn a_connection_serves_one_request_after_the_other() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_connection_that_says_nothing_is_closed_soon_and_one_that_has_said_something_later() {
+async fn a_silent_connection_is_closed_soon_and_an_idle_one_later() {
     let fixture = Fixture::new();
     assert_eq!(fixture.connect().closed_after().await.as_secs(), HEAD_TIME.as_secs());
     let mut client = fixture.connected(1, "/quick").await.remove(0);
     tokio::time::sleep(IDLE_TIME - HEAD_TIME).await;
-    assert_eq!(client.ask("/quick").await, quick());
+    assert_eq!(client.get("/quick").await, quick());
     assert_eq!(client.closed_after().await.as_secs(), IDLE_TIME.as_secs());
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_head_that_comes_in_drops_is_waited_for_no_longer_than_one_that_does_not_come() {
+async fn a_slow_head_times_out_as_a_missing_one() {
     let fixture = Fixture::new();
     let mut client = fixture.connected(1, "/quick").await.remove(0);
     tokio::time::sleep(IDLE_TIME / 2).await;
@@ -147,16 +147,16 @@ async fn a_request_has_its_time_and_a_stream_has_any() {
     let mut slow = fixture.waiting(1, "/slow").await.remove(0);
     assert_eq!(slow.closed_after().await.as_secs(), REQUEST_TIME.as_secs() - 1);
     let mut stream = fixture.connect();
-    assert_eq!(stream.ask("/stream").await.0, 200);
+    assert_eq!(stream.get("/stream").await.0, 200);
     let later = tokio::time::timeout(IDLE_TIME * 60, stream.closed_after()).await;
     assert!(later.is_err(), "a stream was closed after {later:?}");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_stream_whose_client_takes_nothing_is_closed() {
+async fn a_stream_that_its_client_does_not_read_is_closed() {
     let fixture = Fixture::new();
     let mut client = fixture.connect();
-    assert_eq!(client.ask("/endless").await.0, 200);
+    assert_eq!(client.get("/endless").await.0, 200);
     tokio::time::sleep(WRITE_TIME * 2).await;
     let mut rest = Vec::new();
     let _ = client.0.read_to_end(&mut rest).await;
@@ -164,7 +164,7 @@ async fn a_stream_whose_client_takes_nothing_is_closed() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_client_that_takes_its_answer_slowly_gets_all_of_it_and_may_then_rest() {
+async fn a_client_that_reads_its_response_slowly_gets_all_of_it_and_may_then_idle() {
     let fixture = Fixture::new();
     let mut client = fixture.connect();
     let started = Clock::SYSTEM.now();
@@ -177,74 +177,74 @@ async fn a_client_that_takes_its_answer_slowly_gets_all_of_it_and_may_then_rest(
         taken += count;
     }
     assert!(Clock::SYSTEM.since(started) > IDLE_TIME * 2, "{:?}", Clock::SYSTEM.since(started));
-    // What is on its way counts as taken.
+    // Bytes in flight count as read.
     let rest = client.closed_after().await;
     assert!(rest > IDLE_TIME - WRITE_TIME && rest <= IDLE_TIME, "{rest:?}");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_client_that_still_takes_its_answer_makes_no_room() {
+async fn a_client_that_still_reads_its_response_keeps_its_slot() {
     let fixture = Fixture::new();
     let mut taking = fixture.connect();
     taking.send("/large").await;
     tokio::time::sleep(Duration::from_millis(1)).await;
     let mut idle = fixture.connected(MAX_ANONYMOUS - 1, "/quick").await;
-    assert_eq!(fixture.connect().ask("/quick").await, quick());
+    assert_eq!(fixture.connect().get("/quick").await, quick());
     assert_eq!(idle.remove(0).closed_after().await.as_secs(), 0);
     assert_eq!(taking.body().await, (200, "x".repeat(LARGE)));
 }
 
 #[tokio::test(start_paused = true)]
-async fn connections_that_wait_for_a_request_make_room_for_one_that_has_one() {
+async fn idle_connections_make_room_for_a_request() {
     let fixture = Fixture::new();
     let started = Clock::SYSTEM.now();
     let mut idle = fixture.connected(MAX_ANONYMOUS, "/quick").await;
     let silent: Vec<Client> = (0..MAX_ANONYMOUS).map(|_| fixture.connect()).collect();
-    assert_eq!(fixture.connect().ask("/quick").await, quick());
+    assert_eq!(fixture.connect().get("/quick").await, quick());
     assert_eq!(Clock::SYSTEM.since(started).as_secs(), 0);
-    // Those that had waited longest went.
+    // The longest idle ones were closed.
     assert_eq!(idle.remove(0).closed_after().await.as_secs(), 0);
     drop(silent);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_request_waits_while_every_place_is_taken_by_another() {
+async fn a_request_waits_while_every_slot_is_taken_by_another() {
     let fixture = Fixture::new();
     let mut busy = fixture.waiting(MAX_ANONYMOUS, "/slow").await;
     let started = Clock::SYSTEM.now();
     let mut last = fixture.waiting(1, "/quick").await.remove(0);
     tokio::time::sleep(REQUEST_TIME / 2).await;
     fixture.go_on.notify_one();
-    // Whoever is answered would stay for its next request, were there nobody else.
+    // Without a waiting client, the served one would keep its slot for its next request.
     assert_eq!(last.body().await, quick());
     assert_eq!(Clock::SYSTEM.since(started).as_secs(), REQUEST_TIME.as_secs() / 2);
-    let mut answered = 0;
+    let mut served = 0;
     for client in &mut busy {
-        answered += usize::from(client.response().await.code == 200);
+        served += usize::from(client.response().await.code == 200);
     }
-    assert_eq!(answered, 1);
+    assert_eq!(served, 1);
 }
 
 #[tokio::test(start_paused = true)]
-async fn connections_that_are_vouched_for_take_no_place_of_strangers() {
+async fn known_connections_take_no_slot_of_anonymous_ones() {
     let fixture = Fixture::new();
     let streams = fixture.connected(MAX_KNOWN, "/stream").await;
     assert_eq!(fixture.connected(MAX_ANONYMOUS, "/quick").await.len(), MAX_ANONYMOUS);
-    // No further one finds a place, until one rests or ends.
-    assert_eq!(fixture.connect().ask("/known").await, (200, "false".to_owned()));
+    // A further one gets no slot until another is idle or ends.
+    assert_eq!(fixture.connect().get("/known").await, (200, "false".to_owned()));
     drop(streams);
-    assert_eq!(fixture.connect().ask("/known").await, (200, "true".to_owned()));
+    assert_eq!(fixture.connect().get("/known").await, (200, "true".to_owned()));
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_token_leaves_places_to_every_other() {
+async fn one_token_leaves_slots_to_every_other() {
     let fixture = Fixture::new();
     // As many as it is given, until there is no more for it.
     let streams = async |token: u64| {
         let mut streams = Vec::new();
         loop {
             let mut client = fixture.connect();
-            if client.ask(&format!("/stream/{token}")).await.0 != 200 {
+            if client.get(&format!("/stream/{token}")).await.0 != 200 {
                 return streams;
             }
             streams.push(client);
@@ -252,7 +252,7 @@ async fn one_token_leaves_places_to_every_other() {
     };
     let (first, second, third) = (streams(1).await, streams(2).await, streams(3).await);
     assert_eq!([first.len(), second.len(), third.len()], [MAX_KNOWN / 2, MAX_KNOWN / 4, MAX_KNOWN / 8]);
-    // What one gives back, the others may have.
+    // A slot that one token frees is free for the others.
     drop(first);
     tokio::time::sleep(Duration::from_millis(1)).await;
     assert!(streams(3).await.len() > MAX_KNOWN / 8);
@@ -260,17 +260,17 @@ async fn one_token_leaves_places_to_every_other() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn strangers_that_take_no_answer_leave_room_for_others() {
+async fn anonymous_clients_that_read_no_response_leave_room_for_others() {
     let fixture = Fixture::new();
     let deaf = fixture.waiting(160, "/large").await;
     let started = Clock::SYSTEM.now();
-    assert_eq!(fixture.connect().ask("/quick").await, quick());
+    assert_eq!(fixture.connect().get("/quick").await, quick());
     assert!(Clock::SYSTEM.since(started) <= Duration::from_secs(3), "{:?}", Clock::SYSTEM.since(started));
     drop(deaf);
 }
 
 #[tokio::test]
-async fn the_system_keeps_little_of_what_a_client_does_not_take() {
+async fn the_send_buffer_of_a_connection_is_small() {
     let mut listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
     let (stream, _) = listener.accept_one().await.unwrap();
@@ -281,16 +281,16 @@ async fn the_system_keeps_little_of_what_a_client_does_not_take() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_that_is_vouched_for_takes_the_place_of_the_one_that_has_rested_longest() {
+async fn a_known_connection_takes_the_slot_of_the_longest_idle_one() {
     let fixture = Fixture::new();
     let mut known = fixture.connected(MAX_KNOWN, "/known").await;
-    assert_eq!(fixture.connect().ask("/known").await, (200, "true".to_owned()));
+    assert_eq!(fixture.connect().get("/known").await, (200, "true".to_owned()));
     assert_eq!(known[0].closed_after().await.as_secs(), 0);
-    assert_eq!(known[1].ask("/quick").await, quick());
+    assert_eq!(known[1].get("/quick").await, quick());
 }
 
 #[tokio::test(start_paused = true)]
-async fn connections_that_are_slowed_down_take_no_place_of_strangers() {
+async fn delayed_connections_take_no_slot_of_anonymous_ones() {
     let fixture = Fixture::new();
     let _slowed = fixture.waiting(MAX_ANONYMOUS, "/slowed").await;
     let _more = fixture.waiting(MAX_ANONYMOUS, "/slowed").await;
@@ -298,17 +298,17 @@ async fn connections_that_are_slowed_down_take_no_place_of_strangers() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_panic_is_answered_and_closes_nothing_else() {
+async fn a_panic_gets_a_response_and_closes_nothing_else() {
     let fixture = Fixture::new();
     let mut other = fixture.connected(1, "/quick").await.remove(0);
     let mut client = fixture.connect();
-    assert_eq!(client.ask("/panic").await.0, 500);
+    assert_eq!(client.get("/panic").await.0, 500);
     assert_eq!(client.closed_after().await.as_secs(), 0);
-    assert_eq!(other.ask("/quick").await, quick());
+    assert_eq!(other.get("/quick").await, quick());
 }
 
 #[tokio::test(start_paused = true)]
-async fn at_the_end_what_is_in_hand_is_answered_and_everything_else_is_closed() {
+async fn at_the_end_running_requests_get_responses_and_other_connections_are_closed() {
     let fixture = Fixture::new();
     let mut idle = fixture.connected(1, "/quick").await.remove(0);
     let mut stream = fixture.connected(1, "/stream").await.remove(0);

@@ -1,4 +1,4 @@
-//! Connections without a network: in paused time, what is measured is exact, and nothing waits.
+//! Connections without a network, in paused time: measured times are exact, and no test waits.
 
 #![expect(clippy::disallowed_methods, reason = "tasks of a test end with its runtime")]
 
@@ -77,7 +77,7 @@ impl Client {
         self.write(&format!("GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n")).await;
     }
 
-    pub(crate) async fn ask(&mut self, path: &str) -> (u16, String) {
+    pub(crate) async fn get(&mut self, path: &str) -> (u16, String) {
         self.send(path).await;
         self.body().await
     }

@@ -1,10 +1,10 @@
-//! Tools that are there, and held back.
+//! Quarantined tools.
 
 use toolbus_core::policy::{DefinitionCheck, Quarantine};
 
 use super::*;
 
-/// Holds back what is named.
+/// Quarantines the named tools.
 struct Holds(&'static [&'static str]);
 
 impl DefinitionCheck for Holds {
@@ -20,7 +20,7 @@ impl DefinitionCheck for Holds {
 }
 
 #[tokio::test]
-async fn a_required_tool_that_is_held_back_is_not_missing_and_blocks_all_the_same() {
+async fn a_quarantined_required_tool_is_not_missing_and_blocks_all_the_same() {
     let registry = Registry::new();
     for name in ["get_weather", "echo", "other"] {
         registry.register(Tool::new(ToolDescriptor::new(name, "test", "local"), ToolOutput::default())).unwrap();
@@ -36,7 +36,7 @@ async fn a_required_tool_that_is_held_back_is_not_missing_and_blocks_all_the_sam
     assert_eq!(health.status().counts.held_back, 2);
 }
 
-/// Servers in every state that counts, and one that was left out.
+/// Servers in every relevant state, and one that was left out.
 struct Several;
 
 impl McpAdmin for Several {
@@ -68,7 +68,7 @@ impl McpAdmin for Several {
 }
 
 #[tokio::test]
-async fn a_required_server_that_takes_no_calls_blocks_and_what_was_left_out_is_told() {
+async fn a_required_server_that_takes_no_calls_blocks_and_left_out_ones_are_reported() {
     let (_bus, state) = watch::channel(good());
     let several = |required: &[&str]| {
         let required_servers = required.iter().map(|name| (*name).to_owned()).collect();

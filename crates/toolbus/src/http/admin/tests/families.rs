@@ -7,7 +7,7 @@ use toolbus_store::MemoryStore;
 use super::*;
 
 #[tokio::test]
-async fn a_schedule_that_an_operator_cancels_and_letters_that_there_are_not_are_recorded() {
+async fn a_cancelled_schedule_and_an_action_on_missing_letters_are_recorded() {
     let (store, audit) = (Arc::new(MemoryStore::default()), Arc::new(Kept::default()));
     let tasks = r#"{"version":1,"value":[{"id":"1","agent":"ana","name":"Mail","description":"Look","cron":"0 9 * * *",
         "zone":"UTC","runOnce":false,"created":1,"next":2}]}"#;

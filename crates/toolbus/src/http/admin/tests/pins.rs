@@ -29,13 +29,13 @@ impl Pinned {
         let socket = AdminSocket::bind(&folder.path().join("s")).await.unwrap();
         tokio::spawn(socket.run(open(Arc::new(admin)), stop.clone()));
         let this = Self { policy, folder, stop };
-        this.say("Reads.");
+        this.describe("Reads.");
         this.policy.set_definition_check(Arc::new(pins));
         this
     }
 
-    /// Has the tool `read` of source `mcp:files` say this of itself.
-    fn say(&self, description: &str) {
+    /// Gives the tool `read` of source `mcp:files` this description.
+    fn describe(&self, description: &str) {
         let descriptor =
             ToolDescriptor { description: description.to_owned(), ..ToolDescriptor::new("read", "mcp:files", "local") };
         let registry = self.policy.registry();
@@ -53,7 +53,7 @@ impl Pinned {
     }
 
     async fn changes(&self, name: &str) -> Changes {
-        self.client().ask(Method::GET, &format!("/v1/pins/{name}")).await.unwrap()
+        self.client().send(Method::GET, &format!("/v1/pins/{name}")).await.unwrap()
     }
 
     async fn approve(&self, name: &str, approval: &Approval) -> Result<Approved, AdminClientError> {
@@ -62,12 +62,12 @@ impl Pinned {
 }
 
 #[tokio::test]
-async fn what_is_held_back_is_listed_shown_and_let_through_at_once() {
+async fn a_quarantined_tool_is_listed_shown_and_approved_at_once() {
     let fixture = Pinned::new().await;
     assert!(fixture.is_listed());
-    fixture.say("Reads all.");
+    fixture.describe("Reads all.");
     assert!(!fixture.is_listed());
-    let all: PinnedTools = fixture.client().ask(Method::GET, "/v1/pins?source=files").await.unwrap();
+    let all: PinnedTools = fixture.client().send(Method::GET, "/v1/pins?source=files").await.unwrap();
     let [read] = &all.tools[..] else { panic!("{all:?}") };
     assert_eq!((read.state, read.held, all.problem), (ToolState::Changed, true, None));
     let changes = fixture.changes("read").await;
@@ -78,15 +78,15 @@ async fn what_is_held_back_is_listed_shown_and_let_through_at_once() {
     let approved = fixture.approve("read", &Approval { source: None, digest: changes.digest }).await.unwrap();
     assert_eq!(approved.approved.len(), 1);
     assert!(fixture.is_listed());
-    assert!(*fixture.policy.changes().borrow() > version, "agents are told");
+    assert!(*fixture.policy.changes().borrow() > version, "a change is announced");
 }
 
 #[tokio::test]
-async fn what_was_not_shown_is_not_let_through() {
+async fn an_approval_of_an_outdated_digest_is_refused() {
     let fixture = Pinned::new().await;
-    fixture.say("Reads all.");
+    fixture.describe("Reads all.");
     let approval = Approval { source: None, digest: fixture.changes("read").await.digest };
-    fixture.say("Reads all, and sends it.");
+    fixture.describe("Reads all, and sends it.");
     for (name, approval, expected) in [
         (
             "read",
@@ -107,9 +107,9 @@ async fn what_was_not_shown_is_not_let_through() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_kept_is_not_let_through() {
+async fn an_approval_that_cannot_be_stored_is_refused() {
     let fixture = Pinned::new().await;
-    fixture.say("Reads all.");
+    fixture.describe("Reads all.");
     let approval = Approval { source: None, digest: fixture.changes("files").await.digest };
     std::fs::write(fixture.folder.path().join("pins.json"), "{").unwrap();
     match fixture.approve("files", &approval).await {
@@ -122,24 +122,24 @@ async fn what_cannot_be_kept_is_not_let_through() {
 }
 
 #[tokio::test]
-async fn a_daemon_without_pins_says_so() {
+async fn a_daemon_without_pins_refuses_with_the_reason() {
     let fixture = Fixture::new().await;
-    match fixture.socket().ask::<Value>(Method::GET, "/v1/pins").await {
+    match fixture.socket().send::<Value>(Method::GET, "/v1/pins").await {
         Err(AdminClientError::Refused(text)) => assert_eq!(text, "nothing is pinned in this process"),
         other => panic!("{other:?}"),
     }
 }
 
 #[tokio::test]
-async fn a_source_has_the_name_of_its_server_too_and_one_that_is_not_there_is_told_with_the_nearest() {
+async fn a_source_can_be_named_by_its_server_and_an_unknown_one_is_refused_with_the_nearest() {
     let fixture = Pinned::new().await;
-    fixture.say("Reads all.");
+    fixture.describe("Reads all.");
     for source in ["files", "mcp:files"] {
-        let all: PinnedTools = fixture.client().ask(Method::GET, &format!("/v1/pins?source={source}")).await.unwrap();
+        let all: PinnedTools = fixture.client().send(Method::GET, &format!("/v1/pins?source={source}")).await.unwrap();
         assert_eq!(all.tools.len(), 1, "{source}");
         assert_eq!(fixture.changes(&format!("read?source={source}")).await.changes.len(), 1, "{source}");
     }
-    let refused = async |path: &str| match fixture.client().ask::<Value>(Method::GET, path).await {
+    let refused = async |path: &str| match fixture.client().send::<Value>(Method::GET, path).await {
         Err(AdminClientError::Refused(text)) => text,
         other => panic!("{path}: {other:?}"),
     };

@@ -5,7 +5,7 @@ use toolbus_mcp_client::status::{PhaseName, ServerStatus};
 use super::super::view::{McpRestart, McpServerList};
 use super::*;
 
-/// Three servers, and who was to be restarted.
+/// Three servers, and the names of those that were to be restarted.
 #[derive(Default)]
 struct Three(Mutex<Vec<String>>);
 
@@ -25,7 +25,7 @@ impl McpAdmin for Three {
 }
 
 async fn refused(fixture: &Fixture, method: Method, path: &str) -> String {
-    match fixture.socket().ask::<Value>(method, path).await {
+    match fixture.socket().send::<Value>(method, path).await {
         Err(AdminClientError::Refused(text) | AdminClientError::Failed(text)) => text,
         other => panic!("{path}: {other:?}"),
     }
@@ -39,9 +39,9 @@ async fn with_three() -> (Arc<Three>, Fixture) {
 }
 
 #[tokio::test]
-async fn every_server_is_told_with_all_that_is_known() {
+async fn every_server_is_listed_with_all_that_is_known() {
     let (_three, fixture) = with_three().await;
-    let all: McpServerList = fixture.socket().ask(Method::GET, "/v1/mcp").await.unwrap();
+    let all: McpServerList = fixture.socket().send(Method::GET, "/v1/mcp").await.unwrap();
     let names: Vec<&str> = all.servers.iter().map(|server| server.name.as_str()).collect();
     assert_eq!(names, ["Files", "git hub", "old"]);
     insta::assert_json_snapshot!(fixture.get("/v1/mcp/files").await, @r#"
@@ -86,15 +86,15 @@ async fn every_server_is_told_with_all_that_is_known() {
 #[tokio::test]
 async fn a_server_is_restarted_by_its_name_whatever_its_case() {
     let (three, fixture) = with_three().await;
-    let restart: McpRestart = fixture.socket().ask(Method::POST, "/v1/mcp/fiLES/restart").await.unwrap();
+    let restart: McpRestart = fixture.socket().send(Method::POST, "/v1/mcp/fiLES/restart").await.unwrap();
     assert_eq!(restart.restarting, "Files");
-    let over_http: McpRestart = fixture.http(TOKEN).ask(Method::POST, "/v1/mcp/git%20hub/restart").await.unwrap();
+    let over_http: McpRestart = fixture.http(TOKEN).send(Method::POST, "/v1/mcp/git%20hub/restart").await.unwrap();
     assert_eq!(over_http.restarting, "git hub");
     assert_eq!(*three.0.lock(), ["Files", "git hub"]);
 }
 
 #[tokio::test]
-async fn without_the_token_no_server_is_told_of_or_restarted() {
+async fn without_the_token_no_server_is_listed_or_restarted() {
     let (three, fixture) = with_three().await;
     for line in ["GET /v1/mcp", "GET /v1/mcp/Files", "POST /v1/mcp/Files/restart"] {
         let response = fixture.over_tcp(&format!("{line} HTTP/1.1\r\nHost: localhost\r\n\r\n")).await;
@@ -104,7 +104,7 @@ async fn without_the_token_no_server_is_told_of_or_restarted() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_restarted_or_found_is_refused_in_words() {
+async fn unknown_and_disabled_servers_are_refused_in_words() {
     let (three, fixture) = with_three().await;
     let none = Fixture::new().await;
     let all = [
