@@ -431,21 +431,21 @@ impl AgentService {
     /// # Errors
     ///
     /// If it has to come again because the store is away.
-    pub(crate) async fn take_answer(
+    pub(crate) async fn take_report(
         &self,
         envelope: &Envelope,
         sender: &Caller,
         body: &[u8],
     ) -> Result<(), ControlError> {
-        self.count_answer(self.hear(envelope, sender, body).await)
+        self.count_report(self.hear(envelope, sender, body).await)
     }
 
     /// Takes the end of a task that another replica hands over, and counts it if it is not the one that was kept.
     async fn take_handover(&self, envelope: &Envelope, body: &[u8]) -> Result<(), ControlError> {
-        self.take_over(envelope, body).await.map_or(Ok(()), |outcome| self.count_answer(outcome))
+        self.take_over(envelope, body).await.map_or(Ok(()), |outcome| self.count_report(outcome))
     }
 
-    fn count_answer(&self, outcome: &'static str) -> Result<(), ControlError> {
+    fn count_report(&self, outcome: &'static str) -> Result<(), ControlError> {
         self.parts.events.task_message(outcome);
         if outcome == STORE_AWAY { Err(ControlError::StoreAway) } else { Ok(()) }
     }
@@ -551,7 +551,7 @@ impl ControlHandler for TaskReportHandler {
     }
 
     fn handle<'a>(&'a self, asked: &'a ControlRequest) -> BoxFuture<'a, Result<Option<ControlReply>, ControlError>> {
-        self.0.take_answer(&asked.envelope, &asked.caller, &asked.body).map_ok(|()| None).boxed()
+        self.0.take_report(&asked.envelope, &asked.caller, &asked.body).map_ok(|()| None).boxed()
     }
 }
 

@@ -60,7 +60,7 @@ pub(super) fn complete(result: &mut CallToolResult) {
         let texts: Vec<_> = texts.map(|content| &*content.text).collect();
         if texts.is_empty() {
             result.content.push(ContentBlock::text(value.to_string()));
-        } else if !is_repeated(&texts, value) {
+        } else if !is_repeated_in(&texts, value) {
             result.content.push(structured_block(value));
         }
     }
@@ -102,7 +102,7 @@ fn check_base64(block: &mut ContentBlock) {
 /// MCP recommends that servers repeat structured content as JSON text. The common Python SDK wraps what is no object as
 /// `{"result": …}`, writes strings as they are, and each item of a list as a text of its own. Servers of the reference
 /// wrap their text as `{"content": …}`.
-fn is_repeated(texts: &[&str], value: &Value) -> bool {
+fn is_repeated_in(texts: &[&str], value: &Value) -> bool {
     let is_wrapped = |name| unwrapped(value, name).is_some_and(|inner| repeats(texts, inner));
     repeats(texts, value) || is_wrapped("result") || is_wrapped("content")
 }
@@ -120,7 +120,7 @@ fn unwrapped<'a>(value: &'a Value, name: &str) -> Option<&'a Value> {
     value.as_object().filter(|fields| fields.len() == 1)?.get(name)
 }
 
-fn repeats(texts: &[&str], value: &Value) -> bool {
+fn is_repeated_in(texts: &[&str], value: &Value) -> bool {
     if texts.iter().any(|text| is_text_of(text, value)) {
         return true;
     }

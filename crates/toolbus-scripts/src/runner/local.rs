@@ -303,7 +303,7 @@ open(os.path.join(out.encode(), b'\\xff'), 'w')
     }
 
     #[tokio::test]
-    async fn nothing_keeps_its_scripts_in() {
+    async fn scripts_run_without_a_sandbox() {
         let runner = runner().await;
         let python = Some(runner.interpreter.version.clone());
         assert_eq!(

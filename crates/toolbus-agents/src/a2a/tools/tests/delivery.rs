@@ -145,7 +145,7 @@ async fn a_result_that_arrives_while_the_store_is_away_has_to_come_again_and_cou
     let mut heard = Vec::new();
     for is_away in [true, false] {
         site.store.set(is_away.then_some(StoreFault::Away));
-        heard.push(site.service.take_answer(&envelope(&id), &bob, body.as_bytes()).await);
+        heard.push(site.service.take_report(&envelope(&id), &bob, body.as_bytes()).await);
     }
     assert_eq!(heard, [Err(ControlError::StoreAway), Ok(())]);
     assert_eq!(next(&mut of_ana).await.1["message"]["parts"][0]["text"], "3");

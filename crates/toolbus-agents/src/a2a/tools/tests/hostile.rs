@@ -9,7 +9,7 @@ async fn reports_of_other_agents_are_ignored_and_counted() {
     let report = async |sender: Caller, correlation: &str, body: &str| {
         let (message_type, correlation_id) = (message_type::AGENT_TASK_RESULT.to_owned(), correlation.to_owned());
         let envelope = Envelope { message_type, correlation_id, ..Envelope::default() };
-        site.service.take_answer(&envelope, &sender, body.as_bytes()).await.unwrap();
+        site.service.take_report(&envelope, &sender, body.as_bytes()).await.unwrap();
     };
     let (bob, body) = (testing::agent("Bob"), result(&id, "3").to_string());
     for liar in [testing::agent("Carol"), testing::agent("bob"), testing::agent("ana"), Caller::unknown()] {
