@@ -67,7 +67,7 @@ impl EmbeddedBroker {
         self.queues.get(name).is_some_and(Queue::is_declared)
     }
 
-    /// Declares and binds what the subscription says, and subscribes.
+    /// Declares and binds the queue of the subscription, and subscribes.
     pub(super) fn consume(
         &mut self,
         subscription: &Subscription,

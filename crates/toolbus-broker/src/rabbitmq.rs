@@ -37,7 +37,7 @@ use tracing::warn;
 use self::connection::{ConnectionHandle, ConnectionSupervisor};
 use self::consumer::{Consumer, MAX_RENEWALS, window};
 pub use self::dead_letters::{DeadLetter, DeadLetterError, DeadLetterQueue, DeadLetters, ReplayOutcome};
-pub use self::inspection::{Answer, Inspection, Node, OwnQueue, inspect};
+pub use self::inspection::{Inspection, Node, OwnQueue, Probed, inspect};
 pub use self::once::{ConnectError, Product};
 use self::publisher::Publisher;
 use self::questions::Questions;
@@ -49,10 +49,10 @@ pub use self::url::{AddressParts, AmqpUrl, AmqpUrlError};
 /// Longest wait for consumers to be cancelled, and for connections to be closed.
 const CLOSE_TIME: Duration = Duration::from_secs(8);
 
-/// Longest wait for the broker to say what it has of a queue.
+/// Longest wait for the broker's counts of a queue.
 const LOOK_TIME: Duration = Duration::from_secs(2);
-/// Looks after which a queue has no consumers, and the time after each: RabbitMQ says the same of a quorum queue whose
-/// leader does not tell it within a quarter of a second.
+/// Looks after which a queue has no consumers, and the time after each: RabbitMQ reports the same for a quorum queue
+/// whose leader does not tell it within a quarter of a second.
 const IDLE_LOOKS: u32 = 3;
 const IDLE_PERIOD: Duration = Duration::from_millis(200);
 

@@ -20,7 +20,7 @@ pub use dates::with_dates;
 
 /// A message broker with a topic exchange, a default exchange and dead-letter queues, as `docs/wire.md` describes it.
 pub trait Bus: Send + Sync + 'static {
-    /// Starts consuming a queue, declaring and binding it as its subscription says.
+    /// Starts consuming a queue, declaring and binding it as its subscription configures.
     ///
     /// Returns at once: whether the broker has confirmed the consumer is in [`BusState::consumers`]. The bus
     /// re-subscribes by itself after every kind of loss; the channel closes only when consuming has been stopped.
@@ -37,7 +37,7 @@ pub trait Bus: Send + Sync + 'static {
     /// See [`PublishError`]; unless that [is certain](PublishError::is_certain), the message may or may not have arrived.
     fn publish<'a>(&'a self, message: &'a Outgoing) -> BoxFuture<'a, Result<Routing, PublishError>>;
 
-    /// Whether a queue of this name exists; `None` if that cannot be determined now, or was asked too often.
+    /// Whether a queue of this name exists; `None` if that cannot be determined now, or was queried too often.
     fn has_queue<'a>(&'a self, name: &'a str) -> BoxFuture<'a, Option<bool>>;
 
     /// Why the broker would refuse a message for this target, in its own words; absent where it would take it, or where
@@ -49,7 +49,7 @@ pub trait Bus: Send + Sync + 'static {
     /// Current state of the bus, and every change of it.
     fn state(&self) -> watch::Receiver<BusState>;
 
-    /// Number of consumers of a queue; absent where there is no such queue, or the broker does not say.
+    /// Number of consumers of a queue; absent where there is no such queue, or the broker does not report it.
     fn consumer_count<'a>(&'a self, _queue: &'a str) -> BoxFuture<'a, Option<u32>> {
         Box::pin(std::future::ready(None))
     }
@@ -162,7 +162,7 @@ pub trait Settle: Send + Sync {
 pub struct Outgoing {
     /// Where to.
     pub target: Target,
-    /// Whether the broker must say when no queue takes it. Without, [`Routing::Routed`] says nothing.
+    /// Whether the broker must report that no queue takes it. Without, [`Routing::Routed`] may be wrong.
     pub mandatory: bool,
     /// Whether this address took a message before. An address that did not is published to apart from all others,
     /// because a broker that refuses an address closes the channel.
@@ -229,8 +229,8 @@ pub struct BusState {
     pub blocked: Option<String>,
     /// Every queue that is meant to be consumed, and whether the broker has confirmed its consumer.
     pub consumers: Vec<(String, bool)>,
-    /// Messages that wait in consumed queues that outlive the process, as the broker said last. A change of these alone
-    /// wakes no watcher.
+    /// Messages that wait in consumed queues that outlive the process, as the broker last reported. A change of these
+    /// alone wakes no watcher.
     pub depths: BTreeMap<String, u32>,
     /// The same of the dead-letter queues beside them, by the name of the queue that the letters came from.
     pub dead_letters: BTreeMap<String, u32>,
@@ -246,7 +246,7 @@ pub struct BusState {
 }
 
 impl BusState {
-    /// Whether a request could be taken and answered now.
+    /// Whether a request could be taken, and its reply sent, now.
     #[must_use]
     pub fn is_ready(&self) -> bool {
         self.connected && self.blocked.is_none() && !self.consumers.is_empty() && self.consumers.iter().all(|c| c.1)

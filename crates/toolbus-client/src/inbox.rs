@@ -14,7 +14,7 @@ use toolbus_protocol::{Properties, ToolError, ToolProgress, message_type, new_me
 
 /// Unacknowledged deliveries of one client.
 const PREFETCH: u16 = 64;
-/// Progress reports that wait to be read; further ones are dropped, because a later one tells more.
+/// Progress reports that wait to be read; further ones are dropped, because a later one supersedes them.
 const REPORTS: usize = 16;
 
 /// A message as it came.
@@ -88,7 +88,7 @@ pub enum Inbox {
         queue: String,
         /// The topic that replies are to go to.
         reply_to: String,
-        /// The other topics that count. A message that came by another way may be from anyone, and is dropped.
+        /// The other topics that count. A message that came by another way may be from any sender, and is dropped.
         topics: Vec<String>,
     },
 }
@@ -156,7 +156,7 @@ impl Opened {
                     pending.report(&delivery);
                     Some(delivery)
                 }
-                _ => pending.answer(delivery),
+                _ => pending.deliver(delivery),
             };
             if let Some(done) = unclaimed {
                 done.settle.acknowledge().await;
@@ -231,7 +231,7 @@ impl Pending {
     }
 
     /// Hands a reply to the call that waits for it; returns the delivery if none does.
-    pub(crate) fn answer(&self, delivery: Delivery) -> Option<Delivery> {
+    pub(crate) fn deliver(&self, delivery: Delivery) -> Option<Delivery> {
         let properties = Arc::clone(&delivery.properties);
         let correlation = correlation(&properties, &delivery.body);
         let mut calls = self.lock();

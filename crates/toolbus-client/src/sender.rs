@@ -42,14 +42,14 @@ pub struct Sender {
 }
 
 impl Sender {
-    /// Says in a request who asks.
+    /// Adds the sender to a request.
     #[must_use]
     pub fn sign(&self, mut request: SignedRequest) -> SignedRequest {
         self.introduce(Arc::make_mut(&mut request.properties));
         request
     }
 
-    /// Says in the properties of a request who asks.
+    /// Adds the sender to the properties of a request.
     pub fn introduce(&self, properties: &mut Properties) {
         if let Some(source) = self.agent.as_ref().map(ToString::to_string).or_else(|| self.unknown.clone()) {
             properties.headers.retain(|(name, _)| name != header::SOURCE);

@@ -126,7 +126,7 @@ pub enum StoreOpenError {
 }
 
 impl StoreOpenError {
-    /// Whether a daemon that says this of itself has the file.
+    /// Whether a daemon that describes itself so holds the file.
     #[must_use]
     pub fn is_held_by(&self, holder: &str) -> bool {
         matches!(self, Self::Claim { error: FileClaimError::Taken(other), .. } if other == holder)
@@ -309,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn what_names_no_store_is_refused_with_those_that_there_are() {
+    fn an_unknown_store_is_refused_with_the_known_ones() {
         let error = |text: &str| text.parse::<StoreUrl>().unwrap_err().to_string();
         insta::assert_snapshot!(error("postgres://127.0.0.1/x"), @r#"no such store; expected "memory:", "sqlite:PATH", "redis://…" or "rediss://…""#);
         for text in ["", "memory", "memory:x", "toolbus.db", "SQLITE:toolbus.db", "postgres:x"] {
@@ -331,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn a_certificate_that_is_not_there_is_told_with_its_name() {
+    fn the_error_for_a_missing_certificate_names_its_file() {
         let tls = StoreTls { ca: Some("/nonexistent/ca.pem".into()), ..StoreTls::default() };
         let config = StoreConfig { url: Some("rediss://host".parse().unwrap()), tls, state_file: None };
         insta::assert_snapshot!(config.open("toolbus", "a test").err().unwrap(), @"[store] store.tls: cannot read `/nonexistent/ca.pem`: No such file or directory (os error 2)");
@@ -360,7 +360,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_cannot_be_used_is_told_with_its_name() {
+    fn the_error_for_an_unusable_store_file_names_it() {
         let url = StoreUrl::Sqlite("/nonexistent/toolbus.db".into());
         insta::assert_snapshot!(StoreConfig { url: Some(url), ..Default::default() }.open("toolbus", "a test").err().unwrap(), @"[store] the file `/nonexistent/toolbus.db` cannot be used: its folder does not exist; create it, for the daemon's user alone");
     }

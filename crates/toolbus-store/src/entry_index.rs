@@ -1,6 +1,6 @@
 //! Indexes for searches of working memory: one for each owner, brought up to date by each search.
 //!
-//! A memory says what has changed since a [`MemoryMark`]. Expiry is no change: an index knows when each entry ends.
+//! A memory reports what has changed since a [`MemoryMark`]. Expiry is no change: an index knows when each entry ends.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::num::NonZeroUsize;
@@ -25,10 +25,10 @@ const MAX_INDEXES: usize = 96 * 1024 * 1024;
 /// Bytes of an owner's texts that are indexed. Those of an owner with more are read by each search.
 const MAX_TEXTS: usize = 32 * 1024 * 1024;
 
-/// A state of a memory. Its numbers only grow, until another memory is in its place, or an older copy of it.
+/// A state of a memory. Its numbers only grow, until another memory, or an older copy, replaces it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct MemoryMark {
-    /// Tells one memory from another one.
+    /// Identity of the memory.
     pub(crate) epoch: u64,
     /// Entries that were deleted before their time.
     pub(crate) deletions: u64,

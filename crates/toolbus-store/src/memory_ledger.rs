@@ -93,7 +93,7 @@ impl MemoryLedger {
         }
         // Room is made before the reply is there, so that it is not what is removed.
         entries.make_room(self.limits, size, 0, now);
-        entries.answer(key, reply);
+        entries.record_reply(key, reply);
         Finished::Stored
     }
 
@@ -141,7 +141,7 @@ impl Entries {
         self.by_key.insert(key, Kept { number, ..kept });
     }
 
-    fn answer(&mut self, key: RequestKey, reply: Bytes) {
+    fn record_reply(&mut self, key: RequestKey, reply: Bytes) {
         let Some(kept) = self.by_key.get_mut(&key) else { return };
         self.started.remove(&kept.number);
         self.answered.insert(kept.number, key);

@@ -32,7 +32,7 @@ pub struct RedisSettings {
     pub url: RedisUrl,
     /// Certificates of a `rediss://` server; `None` for the authorities of the system.
     pub tls: Option<RedisTls>,
-    /// Tells deployments on one server and database apart. Without braces.
+    /// Prefix that separates deployments on one server and database. Without braces.
     pub prefix: String,
 }
 

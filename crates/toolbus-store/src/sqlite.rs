@@ -105,7 +105,7 @@ impl Sqlite {
     ///
     /// # Errors
     ///
-    /// If the file cannot be used as a store, as far as its place, kind, header and log show.
+    /// If the file cannot be used as a store, as far as its path, kind, header and log show.
     pub fn check(path: &Path) -> Result<(), OpenError> {
         let path = std::path::absolute(path).map_err(OpenError::Unusable)?;
         if !path.exists() {
@@ -393,7 +393,7 @@ fn number(header: &[u8], at: usize) -> Option<u32> {
     Some(u32::from_be_bytes(header.get(at..at + 4)?.try_into().ok()?))
 }
 
-/// Reads what the first page of a file says of itself. What is in the log alone is not seen.
+/// Reads the header in the first page of a file. Changes that are in the log alone are not seen.
 fn check_header(path: &Path, schema: &Schema) -> Result<(), OpenError> {
     let header = read_header(path).map_err(OpenError::Unusable)?;
     if header.is_empty() {
@@ -496,8 +496,8 @@ mod tests {
         }
         assert!(!path("new.db").exists() && !path("store.db-wal").exists());
         for name in ["text.db", "other.db", "newer.db", "missing/a.db", "."] {
-            let told = Sqlite::check(&path(name)).unwrap_err().to_string();
-            assert_eq!(told, open(&path(name), &STORE).unwrap_err().to_string(), "{name}");
+            let reported = Sqlite::check(&path(name)).unwrap_err().to_string();
+            assert_eq!(reported, open(&path(name), &STORE).unwrap_err().to_string(), "{name}");
         }
     }
 }

@@ -432,7 +432,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_full_disk_is_told_from_the_first_entry_without_room_until_there_is_some() {
+    async fn a_full_disk_is_reported_from_the_first_failed_write_until_there_is_room() {
         let folder = tempfile::tempdir().unwrap();
         let memory = open(&folder);
         memory.put("small").await.unwrap();
@@ -448,7 +448,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_file_that_is_read_only_is_told_without_a_call() {
+    async fn a_read_only_file_is_reported_without_a_call() {
         let folder = tempfile::tempdir().unwrap();
         let memory = open(&folder);
         memory.set("query_only", 1).await;

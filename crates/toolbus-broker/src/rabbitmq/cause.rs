@@ -80,7 +80,7 @@ fn with_key(words: String) -> String {
     format!("{words}: {advice}")
 }
 
-/// Returns what listens there instead of what the URL says, and what to change: the client itself tells of frames or
+/// Returns what listens there instead of a broker of the URL, and what to change: the client itself reports frames or
 /// records that it cannot read.
 pub(super) async fn other_protocol(uri: &AMQPUri) -> Option<String> {
     let authority = &uri.authority;

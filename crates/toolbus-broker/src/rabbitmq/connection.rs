@@ -26,7 +26,7 @@ use super::topology::{self, TopologyError};
 
 /// Longest time for name, TCP, TLS and login together.
 const CONNECT_TIME: Duration = Duration::from_secs(10);
-/// Longest wait for the broker's answer to an orderly close.
+/// Longest wait for the broker's response to an orderly close.
 const CLOSE_TIME: Duration = Duration::from_secs(3);
 /// Time between two looks at a connection, in case its loss was not announced.
 const PULSE: Duration = Duration::from_secs(1);
@@ -327,7 +327,7 @@ impl Attempts {
         Self { span, count: 0 }
     }
 
-    /// Ends the span. `error` says why there is no connection.
+    /// Ends the span. `error` is the reason that there is no connection.
     fn end(&mut self, error: Option<&str>) {
         let span = std::mem::replace(&mut self.span, Span::none());
         span.record("toolbus.broker.attempts", lifecycle::count(self.count));

@@ -1,7 +1,7 @@
 //! Dead letters for an operator: each is read without being taken, and then left, removed, or published again.
 //!
 //! A queue's messages are fetched one after the other and acknowledged only if they are removed. What is left goes back to
-//! its place when the channel ends, in whatever way. A message is removed once the broker has confirmed its replay: an
+//! its queue when the channel ends, in whatever way. A message is removed once the broker has confirmed its replay: an
 //! interruption between the two leaves it, and a second replay has the same ids.
 
 use std::time::Duration;
@@ -45,7 +45,7 @@ pub enum DeadLetterError {
     /// The user may not do that.
     #[error("the broker does not permit this: {0}. Give the user of bus.url the right to {1}")]
     Refused(String, &'static str),
-    /// The broker went away, or did not answer.
+    /// The broker went away, or did not respond.
     #[error("the broker was lost: {0}. Nothing is removed that was not confirmed")]
     Lost(String),
 }
@@ -55,7 +55,7 @@ pub struct DeadLetters {
     connection: Connection,
 }
 
-/// The dead letters of one queue. What was neither removed nor replayed is back in its place once this is dropped.
+/// The dead letters of one queue. What was neither removed nor replayed is back in its queue once this is dropped.
 pub struct DeadLetterQueue<'a> {
     connection: &'a Connection,
     reading: Channel,
@@ -100,7 +100,7 @@ pub enum ReplayOutcome {
 }
 
 impl DeadLetters {
-    /// Connects to the first broker of the settings that answers.
+    /// Connects to the first broker of the settings that responds.
     ///
     /// # Errors
     ///
@@ -188,7 +188,7 @@ impl DeadLetterQueue<'_> {
 
     /// Puts a request back into the queue that it came from, on `topic` and as it was: with its ids, its address and its
     /// own headers, delivered for the first time at `now`, in seconds since 1970. It comes from the user of this
-    /// connection if `user_id` says so, and else from no sender that the broker has verified.
+    /// connection if `user_id` is given, and else from no sender that the broker has verified.
     ///
     /// # Errors
     ///
@@ -220,7 +220,7 @@ impl DeadLetterQueue<'_> {
     /// # Errors
     ///
     /// If the broker is lost.
-    pub async fn answer_again(
+    pub async fn reply_again(
         &mut self,
         letter: &DeadLetter,
         exchange: &str,
@@ -272,7 +272,7 @@ impl DeadLetterQueue<'_> {
                 }
             }
         }
-        // The broker answers after it has seen every acknowledgement.
+        // The broker responds after it has seen every acknowledgement.
         within(self.reading.close(200, "done".into())).await?.map_err(lost)
     }
 
@@ -420,7 +420,7 @@ fn is_senders(name: &str) -> bool {
             .any(|of_broker| name == *of_broker || (of_broker.ends_with('-') && name.starts_with(of_broker)))
 }
 
-/// Returns what the broker says of the death of a message: the last one comes first.
+/// Returns the broker's records of the deaths of a message, the last one first.
 fn first_death(headers: &FieldTable) -> Option<FieldTable> {
     match headers.inner().get("x-death")? {
         AMQPValue::FieldArray(deaths) => match deaths.as_slice().first()? {
@@ -443,7 +443,7 @@ fn string(value: &AMQPValue) -> Option<String> {
     }
 }
 
-/// Gives up what the broker does not answer.
+/// Gives up an operation without a response.
 async fn within<T>(work: impl Future<Output = T>) -> Result<T, DeadLetterError> {
     let seconds = RESPONSE_TIME.as_secs();
     tokio::time::timeout(RESPONSE_TIME, work)

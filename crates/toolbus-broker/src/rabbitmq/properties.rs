@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read_again() {
+    fn properties_survive_writing_and_reading() {
         let properties = Properties {
             content_type: Some("application/json".into()),
             message_id: Some("m1".into()),
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_too_long_for_amqp_is_refused() {
+    fn a_string_too_long_for_amqp_is_refused() {
         let long = "x".repeat(256);
         for properties in [
             Properties { correlation_id: Some(long.clone()), ..Properties::default() },

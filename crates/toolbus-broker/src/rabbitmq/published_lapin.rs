@@ -26,7 +26,7 @@ pub(super) fn body_of(delivery: &mut Delivery, max: usize) -> (Bytes, usize) {
     (body, size)
 }
 
-/// The error that ended a channel, where lapin tells it.
+/// The error that ended a channel, where lapin reports it.
 #[cfg(feature = "changed-lapin")]
 pub(super) fn error_of(channel: &Channel) -> Option<Error> {
     channel.status().error()

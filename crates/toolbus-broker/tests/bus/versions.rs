@@ -13,7 +13,7 @@ use crate::fixture::{
 };
 
 #[tokio::test]
-async fn what_is_requeued_counts_as_delivered_before_4_3() {
+async fn a_requeued_message_counts_as_delivered_before_4_3() {
     let bus = rabbitmq().await;
     let mut deliveries = consume(&bus, &unique("requeued"), &["t"]).await;
     deliver(&bus, &to_topic("t", "again")).await;
@@ -65,7 +65,7 @@ async fn a_message_over_the_size_that_the_broker_takes_is_refused_and_the_next_o
 }
 
 #[tokio::test]
-async fn a_queue_with_priorities_of_somebody_else_is_consumed_in_their_order() {
+async fn a_foreign_priority_queue_is_consumed_by_priority() {
     let (bus, queue) = (rabbitmq().await, unique("priorities"));
     let (_client, channel) = client().await;
     let mut arguments = FieldTable::default();

@@ -50,7 +50,7 @@ redis.call('HSETNX', KEYS[1], 'data', ARGV[1])
 local versions = redis.call('HMGET', KEYS[1], 'data', unpack(ARGV, 2))
 return versions";
 
-/// Announces a replica, and forgets those that have not announced themselves for longer than they said.
+/// Announces a replica, and forgets those that have not announced themselves for longer than they declared.
 ///
 /// Keys: the times, the announcements. Arguments: id, announcement, milliseconds that it holds, most announcements that
 /// are returned. Returns the server's time in milliseconds, and the announcements, the replica's own among them.
