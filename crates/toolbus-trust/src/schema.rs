@@ -56,7 +56,7 @@ fn clean_keywords(keywords: &mut Map<String, Value>, depth: usize, removed: &mut
     }
 }
 
-/// Whether what has a name is a schema: names in the place of one are what properties depend on.
+/// Whether the value of a name is a schema: names instead of one are what properties depend on.
 const fn is_schema(value: &Value) -> bool {
     matches!(value, Value::Object(_))
 }
@@ -89,7 +89,7 @@ impl Keyword {
     }
 }
 
-/// Whether this is a keyword of JSON Schema, which says nothing by itself.
+/// Whether this is a keyword of JSON Schema, which is no sign by itself.
 fn is_known(keyword: &str) -> bool {
     matches!(
         keyword,
@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn prose_is_cleaned_at_every_depth_and_under_keywords_that_nobody_knows() {
+    fn prose_is_cleaned_at_every_depth_and_under_unknown_keywords() {
         let mut schema = json!({
             "title": "A\u{200b}",
             "properties": {"a": {"anyOf": [{"items": {"description": "B\u{202e}", "x-hint": "C\u{1b}"}}]}},
@@ -332,7 +332,7 @@ mod tests {
     }
 
     #[test]
-    fn every_text_is_visited_with_its_place() {
+    fn every_text_is_visited_with_its_path() {
         let schema = json!({
             "type": "object",
             "properties": {"a": {"title": "T", "enum": ["x", {"k": "v"}], "default": "d"}},

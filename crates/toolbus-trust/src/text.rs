@@ -186,7 +186,7 @@ impl fmt::Display for Removed {
     }
 }
 
-/// A character, in its place.
+/// A character at its position.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum CharKind {
     /// Stays, perhaps as another.
@@ -239,7 +239,7 @@ impl<'a> CharWalk<'a> {
         *self.from_right.get_or_insert_with(|| self.text.chars().any(is_written_from_right))
     }
 
-    /// The next character, with the place where it begins.
+    /// The next character, with the position where it begins.
     fn next(&mut self) -> Option<(usize, CharKind)> {
         let (at, c) = self.rest.next()?;
         // Two characters that are one line break.
@@ -478,7 +478,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_text_is_cut_between_characters_and_says_how_much_is_missing() {
+    fn a_long_text_is_cut_between_characters_with_the_missing_size() {
         let Cleaned { text, removed } = clean("äöü", 4);
         assert_eq!((&*text, removed.cut), ("äö…", 2));
         assert_eq!(clean("abc", 3).removed.cut, 0);
@@ -486,12 +486,12 @@ mod tests {
     }
 
     #[test]
-    fn what_was_removed_is_told_by_kind() {
-        let told = |removed: Removed| removed.to_string();
-        insta::assert_snapshot!(told(Removed::default()), @"nothing");
-        insta::assert_snapshot!(told(Removed { invisible: 1, ..Removed::default() }), @"1 invisible character");
+    fn removed_characters_are_listed_by_kind() {
+        let listed = |removed: Removed| removed.to_string();
+        insta::assert_snapshot!(listed(Removed::default()), @"nothing");
+        insta::assert_snapshot!(listed(Removed { invisible: 1, ..Removed::default() }), @"1 invisible character");
         insta::assert_snapshot!(
-            told(Removed { control: 2, bidirectional: 1, invisible: 0, cut: 300, deliberate: 1 }),
+            listed(Removed { control: 2, bidirectional: 1, invisible: 0, cut: 300, deliberate: 1 }),
             @"2 control characters, 1 bidirectional character, 300 bytes cut"
         );
     }

@@ -30,7 +30,7 @@ pub(crate) struct ChunkSettings {
 }
 
 impl ChunkSettings {
-    /// The rule for a page that was asked for under this address.
+    /// The rule for a page that was requested under this address.
     pub(crate) fn rule(self, url: &Url, mode: BrowseMode, page: &PageText) -> SplitRule {
         let Self { threshold, max, ttl } = self;
         let name = if page.title.is_empty() { url.as_str() } else { &page.title };

@@ -53,7 +53,7 @@ struct Order {
     milliseconds: u64,
 }
 
-/// Converts a page if the arguments (with the program's name first) say so; `None` otherwise.
+/// Converts a page if the arguments (with the program's name first) request it; `None` otherwise.
 ///
 /// Must be called in `main`, while the process has one thread.
 #[must_use]

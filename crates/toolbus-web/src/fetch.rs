@@ -50,7 +50,7 @@ pub(crate) struct Fetcher {
 #[derive(Debug)]
 pub(crate) struct FetchedPage {
     pub(crate) page: RawPage,
-    /// Whether the page was kept, and its site has said that it is unchanged.
+    /// Whether the page was kept, and its site has responded that it is unchanged.
     pub(crate) is_unchanged: bool,
     /// Held while the page, or what is made of it, is in memory; absent for a small page.
     pub(crate) slot: Option<Slot>,
@@ -68,7 +68,7 @@ pub(crate) enum FetchError {
     /// `robots.txt` refuses it.
     #[error("the robots.txt of `{0}` does not allow this page to automatic readers")]
     Robots(String),
-    /// The host was asked too recently.
+    /// The last request to the host is too recent.
     #[error("requests to `{host}` are spaced, and the next one is too late for this call")]
     Spaced { host: String, wait: Duration },
     /// Too many redirects, or a loop.
@@ -132,7 +132,7 @@ impl Fetcher {
         let mut url = url.clone();
         for followed in 0..=self.max_redirects {
             let is_first = followed == 0;
-            // Before anything waits or is asked for it.
+            // Before anything waits or is sent for it.
             let target = self.egress.rules().check_url(&url, lists).map_err(|refusal| refused(refusal, is_first))?;
             if let Some(robots) = &self.robots {
                 let allowed = robots.allows(&self.egress, &url, lists);

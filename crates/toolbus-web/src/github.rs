@@ -23,7 +23,7 @@ const MAX_BRANCH_PARTS: usize = 4;
 const PER_PAGE: usize = 100;
 /// Most bytes of one response.
 const MAX_RESPONSE: usize = 8 << 20;
-/// Longest time for one response; the page is read instead when the API does not answer.
+/// Longest time for one response; the page is read instead when the API does not respond.
 const TIMEOUT: Duration = Duration::from_secs(10);
 const JSON: &str = "application/vnd.github+json";
 const RAW: &str = "application/vnd.github.raw+json";

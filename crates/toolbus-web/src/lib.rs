@@ -5,7 +5,7 @@
 //! 1. `fetch` asks for it, through the egress rules of `toolbus-outbound`, redirect by redirect. `github` reads what is at
 //!    GitHub by its API instead.
 //! 2. [`page`] finds out what it is, and decodes it. [`html`] turns HTML into Markdown.
-//! 3. `browse` cleans the text, and says what is suspect in it.
+//! 3. `browse` cleans the text, and marks suspect parts of it.
 //!
 //! Conversions run beside the runtime's workers, a few at a time, each with limits of time, depth and size; those of
 //! hostile formats and large pages run in confined processes (`confined`).
@@ -63,7 +63,7 @@ pub enum WebError {
     Scan(#[from] RulesError),
 }
 
-/// The web tools of a configuration. `lookup` replaces the system's lookup of names; `events` are told of each page and query.
+/// The web tools of a configuration. `lookup` replaces the system's name lookup; `events` receives each page and query.
 ///
 /// # Errors
 ///

@@ -21,7 +21,7 @@ fn kept(extension: &str) -> Vec<PathBuf> {
     files.filter(|path| path.extension().is_some_and(|found| found == extension)).collect()
 }
 
-/// A page as a server sends it that says nothing of its charset.
+/// A page as a server sends it that declares no charset.
 fn text_of(body: Vec<u8>) -> String {
     let url = Url::parse("https://site.example/docs/page.html").unwrap();
     let page = RawPage { url, content_type: "text/html".to_owned(), body, is_cut: false };

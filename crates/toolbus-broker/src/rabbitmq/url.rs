@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn a_url_parameter_that_the_client_ignores_is_refused() {
+    fn url_parts_that_the_client_would_ignore_are_refused() {
         use AmqpUrlError::{Fragment, FrameMax, Parameter, Path, Text, Value};
         for (rest, expected) in [
             ("/tools#x", Fragment),

@@ -285,7 +285,7 @@ async fn a_line_that_is_cut_and_restored_is_used_again() {
 }
 
 #[tokio::test]
-async fn a_silent_connection_is_noticed_by_missing_heartbeats() {
+async fn a_silent_connection_is_noticed_and_replaced() {
     let (proxy, bus) = behind_a_proxy().await;
     let queue = unique("frozen");
     let replica = Subscription { ownership: Ownership::Replica, ..subscription(&queue, &["t"]) };

@@ -22,7 +22,7 @@ const CONTEXT: usize = 3;
 /// A difference, line by line.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Unified {
-    /// The lines; the last one says how many are left out, if any are.
+    /// The lines; the last one counts those left out, if any are.
     pub text: String,
     /// Number of lines that are left out.
     pub left_out: usize,

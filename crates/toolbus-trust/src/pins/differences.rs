@@ -70,7 +70,7 @@ impl ToolState {
 }
 
 impl PinEntry {
-    /// Says that its source is not in the file yet.
+    /// Marks its source as not in the file yet.
     fn be_unwritten(&mut self) {
         if matches!(self.state, ToolState::Pinned | ToolState::Recorded) {
             self.state = ToolState::Unrecorded;

@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_said_of_a_source_that_stays_counts_at_once() {
+    fn a_level_set_for_a_present_source_applies_at_once() {
         let named = |level| Levels::new([("mcp:files".to_owned(), level)], []);
         let mut levels = named(Level::Strict);
         levels.replace(named(Level::Record), |_| true);

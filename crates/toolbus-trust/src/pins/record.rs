@@ -366,22 +366,22 @@ mod tests {
         let mut source = SourceRecord::first_seen(&here(&FIRST), Level::Hold, at("1"));
         let present = here(&[("read", "Reads."), ("store", "Writes.")]);
         let observed = source.observe(&present, Level::Hold, at("2"));
-        let told = |name: &str, state| (name.to_owned(), state);
-        assert_eq!(observed.changes, [told("store", ToolState::New), told("write", ToolState::Missing)]);
+        let change = |name: &str, state| (name.to_owned(), state);
+        assert_eq!(observed.changes, [change("store", ToolState::New), change("write", ToolState::Missing)]);
         assert_eq!(states(&source, &present, Level::Hold), [ToolState::Pinned, ToolState::New]);
         assert!(source.observe(&here(&FIRST[..1]), Level::Hold, at("3")).is_changed);
-        assert!(source.pending.is_empty(), "what is gone waits for nobody");
+        assert!(source.pending.is_empty(), "a missing tool needs no approval");
     }
 
     #[test]
-    fn where_changes_are_told_only_the_record_follows_them() {
+    fn at_the_level_that_only_reports_the_record_follows_changes() {
         let mut source = SourceRecord::first_seen(&here(&FIRST), Level::Record, at("1"));
         let present = here(&[("read", "Reads all."), ("stat", "Looks.")]);
         let observed = source.observe(&present, Level::Record, at("2"));
-        let told = |name: &str, state| (name.to_owned(), state);
+        let change = |name: &str, state| (name.to_owned(), state);
         assert_eq!(
             observed.changes,
-            [told("write", ToolState::Missing), told("read", ToolState::Changed), told("stat", ToolState::New)]
+            [change("write", ToolState::Missing), change("read", ToolState::Changed), change("stat", ToolState::New)]
         );
         assert_eq!(states(&source, &present, Level::Record), [ToolState::Changed, ToolState::Recorded]);
         assert_eq!(source.tools["read"].before.as_ref().map(|seen| &*seen.since), Some("1"));
@@ -400,10 +400,10 @@ mod tests {
         source.observe(&present, Level::Hold, at("2"));
         let before = source.clone();
         let observed = source.observe(&present, Level::Record, at("3"));
-        let told = |name: &str, state| (name.to_owned(), state);
+        let change = |name: &str, state| (name.to_owned(), state);
         assert_eq!(
             observed.changes,
-            [told("read", ToolState::Changed), told("stat", ToolState::New), told("write", ToolState::Missing)]
+            [change("read", ToolState::Changed), change("stat", ToolState::New), change("write", ToolState::Missing)]
         );
         assert_eq!((observed.is_changed, &source), (false, &before));
         assert_eq!(states(&source, &present, Level::Record), [ToolState::Changed, ToolState::New]);

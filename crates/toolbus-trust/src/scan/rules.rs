@@ -170,7 +170,7 @@ fn sentence(text: &[u8], (start, end): (usize, usize)) -> &[u8] {
     text.get(from..to).unwrap_or_default()
 }
 
-/// The pattern with entries of [words] in the places of their names.
+/// The pattern with entries of [words] instead of their names.
 fn spelled_out(pattern: &str, words: &BTreeMap<String, String>, rule: &str) -> Result<String, RulesError> {
     let mut spelled = String::new();
     for (number, part) in pattern.split('%').enumerate() {

@@ -288,7 +288,7 @@ impl Builder {
     fn insert(&self, child: NodeOrText<NodeId>, parent: NodeId, after: NodeId) {
         let id = match child {
             NodeOrText::AppendNode(id) => id,
-            // It may be that of an element whose attributes say that it is hidden.
+            // It may be that of an element that its attributes hide.
             NodeOrText::AppendText(_) if self.is_full() => return,
             NodeOrText::AppendText(text) => {
                 let before = if after == NONE {

@@ -268,7 +268,7 @@ fn all_posts_of_a_thread_are_kept() {
 }
 
 #[test]
-fn a_page_that_shows_nothing_without_scripts_is_said_to_be_one() {
+fn a_page_that_is_empty_without_scripts_has_a_note() {
     let needs = |html: &str| converted(html, PagePart::Article).needs_scripts;
     assert!(needs("<div id=root></div><script src=app.js></script><noscript>Enable JavaScript.</noscript>"));
     assert!(!needs("<p>Short and static."));

@@ -75,7 +75,7 @@ pub(super) fn text(bytes: &[u8], limits: &HtmlLimits) -> Result<PageText, PageEr
     Ok(read)
 }
 
-/// Characters whose fonts do not say what they are.
+/// Characters whose fonts do not map them to Unicode.
 #[derive(Debug, Default)]
 struct Unreadable {
     count: usize,

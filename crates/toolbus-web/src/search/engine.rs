@@ -1,4 +1,4 @@
-//! Asks one search engine: spaced, and again when it says to come back.
+//! Queries one search engine: spaced, and again when it limits requests.
 
 use std::time::{Duration, Instant};
 
@@ -14,7 +14,7 @@ use crate::fetch::retry_after;
 
 /// Times that a query is sent again.
 const MAX_RETRIES: u32 = 3;
-/// Waits before that, where the engine does not say.
+/// Waits before that, where the engine gives no time.
 const FIRST_WAIT: Duration = Duration::from_secs(1);
 /// Longest wait.
 const MAX_WAIT: Duration = Duration::from_secs(8);
@@ -25,12 +25,12 @@ const MAX_RESPONSE: usize = 4 << 20;
 /// Most characters of an engine's own message.
 const MAX_MESSAGE: usize = 200;
 
-/// A search engine, and when it was asked last.
+/// A search engine, and the time of its next query.
 #[derive(Debug)]
 pub(crate) struct SearchEngine {
     pub(super) provider: SearchProvider,
     client: HttpClient,
-    /// When it may be asked again. Held while a request is waiting or under way, so that requests go one by one.
+    /// Time of its next query. Held while a request is waiting or under way, so that requests go one by one.
     next: Mutex<Option<Instant>>,
     spacing: Duration,
     first_wait: Duration,
@@ -112,12 +112,12 @@ impl SearchEngine {
                 let outcome = self.once(query, count).await;
                 let now = Clock::SYSTEM.now();
                 *next = Some(now + self.spacing);
-                let (status, asked) = match outcome {
+                let (status, retry_after) = match outcome {
                     Ok(results) => return Ok(results),
                     Err(Failure::Final(error)) => return Err(error),
                     Err(Failure::TryAgain { status, after }) => (status, after),
                 };
-                let wait = asked.unwrap_or_else(|| self.first_wait.saturating_mul(1 << tried)).min(MAX_WAIT);
+                let wait = retry_after.unwrap_or_else(|| self.first_wait.saturating_mul(1 << tried)).min(MAX_WAIT);
                 *next = Some(now + wait.max(self.spacing));
                 if tried >= MAX_RETRIES {
                     return Err(SearchError::RateLimited { name, status: status.as_u16() });
@@ -147,13 +147,13 @@ impl SearchEngine {
         let error = body.as_ref().map(EngineError::of).unwrap_or_default();
         let message = if error.text.is_empty() { String::new() } else { format!(" (“{}”)", clean(&error.text)) };
         Err(match status.as_u16() {
-            // Tavily answers 432 and 433 when a plan or a budget is used up.
+            // Tavily responds 432 and 433 when a plan or a budget is used up.
             402 | 432 | 433 => SearchError::OverQuota { name, message }.into(),
             429 if error.is_quota => SearchError::OverQuota { name, message }.into(),
             429 | 503 => Failure::TryAgain { status, after },
             403 if self.provider.has_formats() => SearchError::NoJson(name).into(),
             401 | 403 => SearchError::KeyRefused { name, message }.into(),
-            // Brave answers 404 and 422, too, which alone say as much of the query as of the key.
+            // Brave responds 404 and 422, too, which alone may be due to the query or the key.
             _ if error.is_of_key => SearchError::KeyRefused { name, message }.into(),
             _ => SearchError::Status { name, status, message }.into(),
         })

@@ -21,7 +21,7 @@ fn held(pins: &mut PinState, tools: &[Arc<ToolDescriptor>]) -> Vec<String> {
 }
 
 #[test]
-fn only_what_changed_is_held_and_only_where_that_is_asked_for() {
+fn only_changed_tools_are_held_and_only_where_configured() {
     let mut pins = PinState::of(PinRecord::default(), holding(&["mcp:a"]));
     let first = [tool("mcp:a", "read", "1"), tool("mcp:a", "write", "1"), tool("mcp:b", "look", "1")];
     assert_eq!(held(&mut pins, &first), [""; 0]);
@@ -60,7 +60,7 @@ fn the_names_of_pinned_tools_are_their_sources_also_while_that_is_away() {
     let since = Some("now".to_owned());
     assert_eq!(pins.claim(&read), Claim { is_pinned: true, since: since.clone() });
     assert_eq!(pins.claim(&look), Claim { is_pinned: false, since });
-    assert_eq!(pins.claim(&tool("mcp:a", "new", "1")), Claim::default(), "nobody has approved it");
+    assert_eq!(pins.claim(&tool("mcp:a", "new", "1")), Claim::default(), "no operator has approved it");
     assert_eq!(reserved(&pins), [pair("read", "mcp:a")]);
     let next = PinState::of(pins.record.clone(), holding(&["mcp:a"]));
     assert_eq!(reserved(&next), [pair("read", "mcp:a")]);
@@ -213,7 +213,7 @@ fn a_strict_source_has_its_suspects_held_from_the_first_sight_until_they_are_app
 }
 
 #[test]
-fn a_server_that_flaps_between_two_definitions_is_told_of_once() {
+fn a_server_that_flaps_between_two_definitions_is_reported_once() {
     let mut pins = PinState::of(PinRecord::default(), holding(&["mcp:a"]));
     let (one, two) = ([tool("mcp:a", "read", "1")], [tool("mcp:a", "read", "2")]);
     held(&mut pins, &one);
@@ -228,7 +228,7 @@ fn a_server_that_flaps_between_two_definitions_is_told_of_once() {
 }
 
 #[test]
-fn what_waited_when_the_record_was_written_is_held_from_the_start_and_not_told_again() {
+fn recorded_changes_are_held_from_the_start_and_not_reported_again() {
     let mut before = PinState::of(PinRecord::default(), holding(&["mcp:a"]));
     held(&mut before, &[tool("mcp:a", "read", "1")]);
     let next = [tool("mcp:a", "read", "2"), tool("mcp:a", "new", "1")];
@@ -318,7 +318,7 @@ fn a_source_that_is_seen_while_nothing_can_be_written_is_not_first_seen_twice() 
 }
 
 #[test]
-fn a_record_that_is_too_large_loses_what_nobody_misses() {
+fn an_oversized_record_loses_unused_sources_first() {
     let mut pins = PinState::of(PinRecord::default(), holding(&["mcp:a"]));
     held(&mut pins, &[tool("mcp:a", "read", "1"), tool("mcp:b", "look", "1"), tool("mcp:c", "see", "1")]);
     held(&mut pins, &[tool("mcp:c", "see", "2")]);
@@ -384,7 +384,7 @@ fn what_was_merely_read_is_forgotten_when_it_is_written_no_more() {
 }
 
 #[test]
-fn a_source_that_never_says_the_same_twice_silences_no_other() {
+fn a_source_that_changes_with_each_listing_silences_no_other() {
     let mut pins = PinState::of(PinRecord::default(), holding(&["mcp:a"]));
     held(&mut pins, &[tool("mcp:a", "read", "0"), tool("mcp:b", "look", "0")]);
     for number in 1..=MAX_REPORTED + 1 {
