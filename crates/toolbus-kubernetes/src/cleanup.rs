@@ -114,7 +114,7 @@ impl ObjectCleaner {
         request(self.objects.about("delete"), self.objects.api.delete(name, &params)).await.map(|_| ())
     }
 
-    /// Deletes an object for certain, or says that it could not.
+    /// Deletes an object for certain, or logs that it could not.
     async fn delete_surely(self, name: String, is_created: bool) {
         let deletion = async {
             let mut last = None;

@@ -108,7 +108,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_refusal_says_who_can_do_something_about_it() {
+    fn a_refusal_of_the_api_server_names_its_remedy() {
         let request = ApiRequest { verb: "create", resource: "pods", namespace: "scripts" };
         let told = |code, reason: &str, message: &str| {
             let status = Status { code, reason: reason.to_owned(), message: message.to_owned(), ..Status::default() };

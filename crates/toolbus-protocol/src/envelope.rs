@@ -21,9 +21,9 @@ pub struct Envelope {
     pub reply_to: String,
     /// Unix seconds at which the message was sent.
     pub timestamp: Option<u64>,
-    /// Who sent it, as the sender says.
+    /// The sender, as it names itself.
     pub source: Option<String>,
-    /// Who it is for, on answers.
+    /// The addressee, on replies.
     pub destination: Option<String>,
     /// The sender's trace.
     pub trace: Option<TraceContext>,
@@ -46,7 +46,7 @@ impl Envelope {
 
     /// Makes the message a reply to `request`: with its correlation id, for `destination`.
     #[must_use]
-    pub fn answering(mut self, request: &Self, destination: Option<String>) -> Self {
+    pub fn replying_to(mut self, request: &Self, destination: Option<String>) -> Self {
         bounded(&request.correlation_id).clone_into(&mut self.correlation_id);
         self.destination = destination;
         self
@@ -59,7 +59,7 @@ impl Envelope {
         self
     }
 
-    /// Reads what the properties say. Nothing is an error here: what is malformed is absent.
+    /// Reads the properties. Nothing is an error here: what is malformed is absent.
     #[must_use]
     pub fn read(properties: &Properties) -> Self {
         let mut envelope = Self {
@@ -171,9 +171,9 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_echoes_the_correlation_id_of_its_request() {
+    fn a_reply_echoes_the_correlation_id_of_its_request() {
         let request = Envelope { correlation_id: "7".to_owned(), ..Envelope::default() };
-        let reply = Envelope::default().answering(&request, Some("ana".to_owned())).with_header("rb-x", "1");
+        let reply = Envelope::default().replying_to(&request, Some("ana".to_owned())).with_header("rb-x", "1");
         assert_eq!((&*reply.correlation_id, reply.destination.as_deref()), ("7", Some("ana")));
         assert_eq!(reply.header("rb-x"), Some("1"));
     }

@@ -140,7 +140,7 @@ pub(crate) fn checked_text(bytes: &[u8]) -> Result<&str, ParseError> {
     Ok(text.strip_prefix('\u{feff}').unwrap_or(text))
 }
 
-/// Counts brackets outside strings; says nothing of whether they match.
+/// Counts brackets outside strings, without matching them.
 fn check_depth(bytes: &[u8]) -> Result<(), ParseError> {
     let (mut depth, mut in_string, mut escaped) = (0_usize, false, false);
     for (offset, byte) in bytes.iter().enumerate() {

@@ -12,7 +12,7 @@ pub const TOOL_CANCEL: &str = "tool.cancel";
 pub const TOOL_LIST: &str = "tool.list";
 /// Requests for a hint which of the sender's services fit a text.
 pub const TOOL_HINTS: &str = "tool.hints";
-/// Requests to a daemon to say what it is.
+/// Requests for the description of a daemon.
 pub const TOOL_PING: &str = "tool.ping";
 /// Announcements of programs that the tools that they provide are there, or have changed.
 pub const TOOL_ANNOUNCE: &str = "tool.announce";
@@ -21,7 +21,7 @@ pub const TOOL_SESSION_END: &str = "tool.session.end";
 
 /// Requests to run a Python script.
 pub const SCRIPT_INVOKE: &str = "script.invoke";
-/// Where what became of a script goes, if the request has no address.
+/// Topic of the outcomes of scripts whose requests have no reply address.
 pub const SCRIPT_RESULT: &str = "script.result";
 
 /// Requests for the index of MCP servers.
@@ -29,8 +29,8 @@ pub const MCP_REFRESH: &str = "tool.meta.mcp.refresh";
 /// Requests about MCP servers.
 pub const MCP_MANAGE: &str = "mcp.manage";
 
-/// Where the daemons that take calls from the topic `invoke` are asked what others are asked on `control`, such as
-/// [`TOOL_LIST`], and no other daemon: `tool.list.X` for `tool.invoke.X`. Absent for a topic that does not begin so.
+/// Returns the control topic of only those daemons that take calls from the topic `invoke`, instead of `control`, such
+/// as [`TOOL_LIST`]: `tool.list.X` for `tool.invoke.X`. Absent for a topic that does not begin so.
 #[must_use]
 pub fn control_of(control: &str, invoke: &str) -> Option<String> {
     let rest = invoke.strip_prefix(TOOL_INVOKE)?;
@@ -164,7 +164,7 @@ pub fn matches(pattern: &str, topic: &str) -> bool {
         return false;
     }
     let (mut pattern, mut topic) = (Words(Some(pattern)), Words(Some(topic)));
-    // Where to go on when the words after the last `#` did not fit: one remembered place is enough, because a later `#`
+    // Where to go on when the words after the last `#` did not fit: one remembered position is enough, because a later `#`
     // can take over whatever an earlier one might. A hostile pattern costs at most pattern × topic steps.
     let mut retry: Option<(Words<'_>, Words<'_>)> = None;
     loop {

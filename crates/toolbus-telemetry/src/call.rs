@@ -37,7 +37,7 @@ struct CallRecorderShared {
     exemplars: Option<Arc<Exemplars>>,
     destinations: Destinations,
     tools: LabelledTools,
-    /// Attributes of delivered answers, and of those that were not.
+    /// Attributes of delivered replies, and of those that were not.
     sent: [Vec<KeyValue>; 2],
     by_status: Prebuilt<STATUSES>,
     clock: Clock,
@@ -142,7 +142,7 @@ impl Telemetry for CallRecorder {
 }
 
 impl CallRecorderShared {
-    /// Records how old a message is that says when it was sent.
+    /// Records the age of a message with a timestamp.
     fn record_age(&self, delivery: &Delivery) {
         let (Some(instruments), Some(sent)) = (&self.instruments, delivery.properties.timestamp) else { return };
         if sent > 0 {

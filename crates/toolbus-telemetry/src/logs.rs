@@ -54,7 +54,7 @@ impl<P: LogProcessor> CleanLogs<P> {
     }
 
     /// The record without secrets, with bounded texts and the trace that its event names. The name that `tracing` gives an
-    /// event is a place in the source, and left out.
+    /// event is a position in the source, and left out.
     fn clean(&self, record: &SdkLogRecord) -> SdkLogRecord {
         let mut clean = self.empty.clone();
         let observed = record.observed_timestamp().unwrap_or_else(|| self.health.clock().wall());

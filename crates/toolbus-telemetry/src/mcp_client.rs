@@ -104,7 +104,7 @@ fn bounded_servers(counts: Vec<(String, u64)>) -> BTreeMap<String, u64> {
     shown
 }
 
-/// The attribute that says which server.
+/// Attribute of the server.
 const SERVER: &str = "toolbus.mcp.server";
 
 const METHODS: [&str; 5] = ["initialize", "server/discover", "tools/list", CALL, "ping"];
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_server_makes_up_is_no_label() {
+    fn a_name_that_a_server_makes_up_is_no_label() {
         let kind = ClientKind::new(Some("evil/method"), "3000-01-01", "pigeon", Some("-31999"));
         assert_eq!(kind, ClientKind { method: Some(OTHER), wire: Wire::new(OTHER, OTHER), error: Some(OTHER) });
     }

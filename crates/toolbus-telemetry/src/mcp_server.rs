@@ -287,11 +287,11 @@ mod tests {
     }
 
     #[test]
-    fn the_code_of_an_answer_is_told_where_it_is_an_error_of_json_rpc() {
-        let told = |error| call(error).failure().map(|label| label.value.to_string()).collect::<Vec<_>>();
-        assert_eq!(told(Some("-32602")), ["-32602", "-32602"]);
-        assert_eq!(told(Some("timeout")), ["timeout"]);
-        assert_eq!(told(Some("made up")), ["_OTHER"]);
-        assert_eq!(told(None), [""; 0]);
+    fn an_error_code_of_json_rpc_is_a_label_and_other_texts_are_not() {
+        let labels = |error| call(error).failure().map(|label| label.value.to_string()).collect::<Vec<_>>();
+        assert_eq!(labels(Some("-32602")), ["-32602", "-32602"]);
+        assert_eq!(labels(Some("timeout")), ["timeout"]);
+        assert_eq!(labels(Some("made up")), ["_OTHER"]);
+        assert_eq!(labels(None), [""; 0]);
     }
 }

@@ -7,7 +7,7 @@ use opentelemetry::KeyValue;
 use opentelemetry::metrics::Meter;
 use toolbus_protocol::bounded;
 
-/// The attribute that says which source.
+/// Attribute of the source.
 const SOURCE: &str = "tool_source";
 /// Stands for every source that is too many.
 const OTHER: &str = "_other";

@@ -7,7 +7,7 @@ use opentelemetry::KeyValue;
 use opentelemetry::metrics::Meter;
 use toolbus_protocol::bounded;
 
-/// The attribute that says which set, by the source of its tools.
+/// Attribute of the set, by the source of its tools.
 const SOURCE: &str = "tool_source";
 /// Stands for every source that is too many.
 const OTHER: &str = "_other";
@@ -19,7 +19,7 @@ const MAX_SOURCES: usize = 1_000;
 pub struct RemoteSetCounts {
     /// Each phase, with the number of sets in it.
     pub phases: Vec<(&'static str, u64)>,
-    /// Source of each set whose tools are known, and seconds since the other daemon said last what it has.
+    /// Source of each set whose tools are known, and seconds since the last list of the other daemon.
     pub ages: Vec<(String, u64)>,
 }
 

@@ -17,7 +17,7 @@ pub struct TelemetrySettings {
     pub protocol: Protocol,
     /// Whether metrics can be scraped, whether or not they are exported.
     pub scraped: bool,
-    /// Value of `service.name`, unless the environment says otherwise.
+    /// Value of `service.name`, unless the environment sets another.
     pub service_name: String,
     /// Value of `service.version`.
     pub service_version: String,

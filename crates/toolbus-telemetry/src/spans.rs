@@ -25,7 +25,7 @@ const MCP: &str = "mcp";
 
 /// The trace of one call.
 pub(crate) enum Trace {
-    /// Nothing is recorded; this context goes on to tools and answers.
+    /// Nothing is recorded; this context goes on to tools and replies.
     Carried(Option<TraceContext>),
     /// The trace is sampled.
     Recorded(Box<Recorded>),

@@ -1,6 +1,6 @@
 //! Reading arguments that a schema has already checked.
 //!
-//! The checks here are for callers that run a tool without its schema; they answer instead of guessing.
+//! The checks here are for callers that run a tool without its schema; they return an error instead of guessing.
 
 use serde_json::{Map, Value};
 use toolbus_core::failure::ToolFailure;

@@ -50,7 +50,7 @@ impl Scanner {
         self.scan(&ToolTexts(tool), removed)
     }
 
-    /// Why texts that belong together are suspect, such as the descriptions of a server, each with the name of its path.
+    /// Why texts that belong together are suspect, such as a server's descriptions, each with the name of its path.
     #[must_use]
     pub fn texts(&self, texts: &[(&str, &str)], removed: &Removed) -> Arc<[Suspicion]> {
         self.scan(&texts, removed)

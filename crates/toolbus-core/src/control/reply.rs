@@ -15,7 +15,7 @@ use crate::tool::Effect;
 pub(super) fn message(source: &str, random: Random, asked: &ControlRequest, said: ControlReply) -> Reply {
     let envelope = &asked.envelope;
     let mut reply = Envelope::outgoing(said.message_type, source, random.id(), asked.clock.wall())
-        .answering(envelope, destination(envelope, &asked.caller))
+        .replying_to(envelope, destination(envelope, &asked.caller))
         .with_header(header::CONTENT_TRUST, header::TRUST_TOOL_OUTPUT);
     if let Some(provider) = said.provider {
         reply = reply.with_header(header::TOOL_PROVIDER, provider);

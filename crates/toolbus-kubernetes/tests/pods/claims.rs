@@ -90,7 +90,7 @@ async fn a_claim_that_is_never_bound_ends_with_its_call() {
 }
 
 #[tokio::test]
-async fn a_pool_that_there_is_not_is_told_at_once() {
+async fn a_missing_pool_is_an_error_at_once() {
     let missing = ready("False", "WarmPoolNotFound", "SandboxWarmPool \"python\" not found");
     let fixture = with_states([json!({ "conditions": missing })]).await;
     insta::assert_snapshot!(misconfigured(fixture.failure().await), @r#"the warm pool `python` has given no sandbox: WarmPoolNotFound: SandboxWarmPool "python" not found"#);
@@ -121,7 +121,7 @@ async fn a_missing_right_names_verb_and_resource() {
 }
 
 #[tokio::test]
-async fn a_cluster_without_agent_sandbox_is_told_at_the_start_and_by_each_script() {
+async fn a_cluster_without_agent_sandbox_is_an_error_at_the_start_and_of_each_script() {
     let fixture = Fixture::with_pool(Node::Runs).await;
     fixture.server.refuse("create sandboxclaims", [NO_KIND]);
     insta::assert_snapshot!(misconfigured(fixture.failure().await), @"the cluster has no sandboxclaims; install agent-sandbox 0.5 or later with its extensions: 404 page not found");
@@ -136,7 +136,7 @@ async fn a_cluster_without_agent_sandbox_is_told_at_the_start_and_by_each_script
 }
 
 #[tokio::test]
-async fn a_busy_api_server_is_asked_again_at_every_step() {
+async fn a_request_to_a_busy_api_server_is_retried_at_every_step() {
     let fixture = Fixture::with_pool(Node::Runs).await;
     let conflict = refusal(409, "Conflict", "quota");
     let taken = refusal(409, "AlreadyExists", "sandboxclaims \"x\" already exists");

@@ -22,7 +22,7 @@ fn states<const N: usize>(states: [serde_json::Value; N], log: &[u8]) -> Node {
     Node::States(states.into(), log.to_owned())
 }
 
-/// Returns what an operator is told of a set-up that lets no script run.
+/// Returns the error for an operator about a set-up that lets no script run.
 pub(crate) fn misconfigured(failure: RunFailure) -> String {
     let RunFailure::Misconfigured(text) = failure else { panic!("{failure:?}") };
     text
@@ -68,14 +68,14 @@ async fn a_pod_that_is_refused_is_the_operators_mistake() {
 }
 
 #[tokio::test]
-async fn a_busy_api_server_is_asked_again() {
+async fn a_request_to_a_busy_api_server_is_retried() {
     let fixture = Fixture::new(Node::Runs).await;
     let busy = ApiRefusal { retry_after: Some(1), ..BUSY };
     fixture.server.refuse("create", [busy, refusal(500, "InternalError", "etcd"), refusal(409, "Conflict", "quota")]);
     let begun = Clock::SYSTEM.now();
     assert_eq!(fixture.run(script("print(1)")).await.unwrap().ending, Ending::Exited(0));
     assert_eq!(fixture.server.requests("create"), 4);
-    assert!(Clock::SYSTEM.since(begun) >= Duration::from_secs(1), "it waits as long as it is asked to");
+    assert!(Clock::SYSTEM.since(begun) >= Duration::from_secs(1), "it waits for the requested time");
 }
 
 #[tokio::test]
@@ -88,7 +88,7 @@ async fn an_api_server_that_stays_busy_ends_no_later_than_the_call() {
 }
 
 #[tokio::test]
-async fn a_pod_whose_creation_was_not_answered_is_used_and_not_made_twice() {
+async fn a_pod_whose_creation_timed_out_is_used_and_not_made_twice() {
     let fixture = Fixture::new(Node::Runs).await;
     fixture.server.refuse("create", [ApiRefusal { is_obeyed: true, ..refusal(504, "Timeout", "no answer in time") }]);
     let outcome = fixture.run(script("print('once')")).await.unwrap();
@@ -107,7 +107,7 @@ async fn a_name_that_is_taken_is_replaced_and_its_pod_is_left_alone() {
 }
 
 #[tokio::test]
-async fn an_image_that_cannot_be_pulled_is_told_at_once() {
+async fn an_image_that_cannot_be_pulled_is_an_error_at_once() {
     let states = [json!({"phase": "Pending"}), waiting("ContainerCreating", ""), waiting("ErrImagePull", "not found")];
     let fixture = Fixture::new(Node::States(states.into(), Vec::new())).await;
     insta::assert_snapshot!(misconfigured(fixture.failure().await), @"the container of the script cannot be started; check `script.kubernetes.image`, and whether the nodes may pull it: ErrImagePull: not found");
@@ -124,7 +124,7 @@ async fn a_pod_that_no_node_takes_ends_with_its_call() {
 }
 
 #[tokio::test]
-async fn an_api_server_that_does_not_answer_holds_nothing_after_the_deadline() {
+async fn a_hanging_api_server_holds_nothing_after_the_deadline() {
     let fixture = Fixture::new(Node::Runs).await;
     fixture.server.be_silent();
     let told = not_started(fixture.run(short(500)).await.unwrap_err());
@@ -132,7 +132,7 @@ async fn an_api_server_that_does_not_answer_holds_nothing_after_the_deadline() {
 }
 
 #[tokio::test]
-async fn a_script_that_used_too_much_is_told_what_by_the_cluster() {
+async fn a_script_that_used_too_much_ends_with_the_reason_of_the_cluster() {
     let evicted = json!({"phase": "Failed", "reason": "Evicted",
         "message": "Usage of EmptyDir volume \"work\" exceeds the limit \"64Mi\"."});
     let late = json!({"phase": "Failed", "reason": "DeadlineExceeded", "message": "active longer than the deadline"});
@@ -208,7 +208,7 @@ async fn a_pod_that_another_deletes_is_not_waited_for() {
 }
 
 #[tokio::test]
-async fn a_version_that_the_api_server_has_forgotten_is_asked_for_anew() {
+async fn a_watch_with_an_expired_resource_version_starts_anew() {
     let fixture = Fixture::new(Node::Runs).await;
     fixture.server.refuse("watch", [refusal(410, "Expired", "too old resource version")]);
     assert_eq!(fixture.run(script("print(1)")).await.unwrap().ending, Ending::Exited(0));

@@ -40,7 +40,7 @@ fn check(file: &str, document: &Value) {
 }
 
 #[test]
-fn the_documents_are_what_the_types_say() {
+fn the_documents_are_those_of_the_types() {
     check("messages.schema.json", &schema::messages());
     check("asyncapi.json", &schema::asyncapi());
 }

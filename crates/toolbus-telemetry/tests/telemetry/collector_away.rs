@@ -42,7 +42,7 @@ async fn a_collector_that_hangs_delays_neither_calls_nor_the_end() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_pipeline_that_is_only_dropped_holds_nobody_up() {
+async fn a_pipeline_that_is_only_dropped_does_not_block() {
     let receiver = Receiver::start().await.unwrap();
     receiver.behave(Behaviour::Hang);
     for protocol in [Protocol::Grpc, Protocol::HttpProtobuf] {
@@ -55,7 +55,7 @@ async fn a_pipeline_that_is_only_dropped_holds_nobody_up() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_a_collector_refuses_is_counted_and_metrics_catch_up() {
+async fn refused_exports_are_counted_and_metrics_catch_up() {
     for protocol in [Protocol::Grpc, Protocol::HttpProtobuf] {
         let receiver = Receiver::start().await.unwrap();
         receiver.behave(Behaviour::Refuse);

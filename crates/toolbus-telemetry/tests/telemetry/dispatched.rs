@@ -71,8 +71,8 @@ impl World {
         };
         let bus = Arc::<RecordingBus>::default();
         let (telemetry, load) = (Arc::clone(&daemon.telemetry), Arc::clone(&daemon.load));
-        let everybody = AgentPolicy { max_in_flight: Some(2), max_queued: Some(4), ..AgentPolicy::default() };
-        let policy = Policy { default: everybody, ..Policy::default() };
+        let default = AgentPolicy { max_in_flight: Some(2), max_queued: Some(4), ..AgentPolicy::default() };
+        let policy = Policy { default, ..Policy::default() };
         let capacity = Capacity { max_in_flight: 2, max_waiting: 4 };
         let gates = Arc::new(Gates::new(PolicyHandle::new(registry, Identity::default(), policy, capacity)));
         let dispatcher =
@@ -120,7 +120,7 @@ async fn gauges_show_what_runs_and_what_waits() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_trace_leads_from_the_sender_through_the_tool_to_the_answer() {
+async fn a_trace_leads_from_the_sender_through_the_tool_to_the_reply() {
     let (receiver, daemon) = Daemon::with_receiver(&[]).await;
     let world = World::new(&daemon);
     world.go.add_permits(1);

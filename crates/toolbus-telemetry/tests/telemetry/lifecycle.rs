@@ -43,8 +43,8 @@ async fn a_span_has_its_parent_its_attributes_and_its_time() {
         assert!(handshake.end_time_unix_nano - handshake.start_time_unix_nano >= 20_000_000);
         assert!(start.end_time_unix_nano >= handshake.end_time_unix_nano);
         assert_eq!((kind(start), kind(handshake)), ("internal", "internal"));
-        let told = attributes(start.attributes.clone());
-        assert_eq!((told.len(), &*told["toolbus.mcp.server"], &*told["attempt"]), (2, "files", "2"));
+        let found = attributes(start.attributes.clone());
+        assert_eq!((found.len(), &*found["toolbus.mcp.server"], &*found["attempt"]), (2, "files", "2"));
         assert!(handshake.attributes.is_empty());
     }
 }

@@ -33,7 +33,7 @@ pub enum RestClientError {
 }
 
 impl RestClient {
-    /// Sets the clients up. `rules` say which hosts may be reached that a specification names.
+    /// Sets the clients up. `rules` admit the hosts that a specification names.
     ///
     /// # Errors
     ///

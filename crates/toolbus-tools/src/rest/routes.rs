@@ -58,7 +58,7 @@ pub(super) enum RoutedBody {
     Whole(String),
 }
 
-/// Arguments, each in its place.
+/// Arguments by their position in the request.
 #[derive(Debug, Default)]
 pub(super) struct RoutedArguments {
     pub(super) path: Map<String, Value>,
@@ -68,7 +68,7 @@ pub(super) struct RoutedArguments {
 }
 
 impl ArgumentRoutes {
-    /// Puts each argument in its place; null counts as absent, but in the body.
+    /// Puts each argument where its route leads; null counts as absent, but in the body.
     ///
     /// # Errors
     ///
@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn a_member_is_refused_that_a_server_may_read_as_another_argument() {
+    fn a_field_is_refused_that_a_server_may_read_as_another_argument() {
         use QueryStyle::{Deep, Repeated};
         let routes = [
             ("owner", "owner", Repeated),
@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn a_body_that_is_required_is_sent_without_members_and_one_that_is_whole_as_it_is() {
+    fn a_required_body_is_sent_without_fields_and_a_whole_one_unchanged() {
         let required = ArgumentRoutes { body: RoutedBody::Fields { is_required: true }, ..Default::default() };
         assert_eq!(split(&required, json!({})).body, Some(json!({})));
         let whole = ArgumentRoutes { body: RoutedBody::Whole("body".to_owned()), ..Default::default() };

@@ -203,7 +203,7 @@ pub enum UrlTemplateError {
     /// Braces around something that is no name.
     #[error("has a placeholder whose name is empty or holds other characters than letters, digits, `_`, `-` and `.`")]
     Name,
-    /// A character that has no place in a URL.
+    /// A character that is not allowed in a URL.
     #[error("must not hold spaces, control characters or backslashes; percent-encode them")]
     Character,
     /// `.` or `..` in the path.
@@ -487,7 +487,7 @@ mod tests {
         assert!(matches!(UrlTemplate::parse("http://[::1/"), Err(E::Url(_))));
     }
 
-    /// Texts with everything that could break out of a place in a URL.
+    /// Texts with everything that could break out of a part of a URL.
     fn hostile() -> impl Strategy<Value = String> {
         prop_oneof![
             "[{}/?#@:&=%.\\\\a-c \t\n+;]{0,12}",
@@ -500,7 +500,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn nothing_that_is_filled_in_leaves_its_place(a in hostile(), b in hostile(), c in hostile()) {
+        fn no_argument_leaves_its_part_of_the_url(a in hostile(), b in hostile(), c in hostile()) {
             let template = UrlTemplate::parse("https://api.example:8443/v1/{a}/x?b={b}&z=1").unwrap();
             let arguments = object(json!({"a": a, "b": b}));
             let extra = object(json!({"c": c}));

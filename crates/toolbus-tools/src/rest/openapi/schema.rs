@@ -1,6 +1,6 @@
 //! Schemas of OpenAPI as JSON Schema of arguments.
 //!
-//! What references lead to stands in `$defs`, so that a schema may refer to itself. Only keywords that say something about
+//! What references lead to stands in `$defs`, so that a schema may refer to itself. Only keywords that apply to
 //! requests are kept.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -244,11 +244,11 @@ impl<'a> OperationSchemas<'a> {
 
 /// Whether a property is for responses alone, by itself or by what it refers to.
 pub(super) fn is_read_only(document: &Value, schema: &Value) -> bool {
-    let says = |schema: &Value| schema.get("readOnly") == Some(&Value::Bool(true));
-    says(schema) || resolved(document, schema).is_ok_and(says)
+    let is_marked = |schema: &Value| schema.get("readOnly") == Some(&Value::Bool(true));
+    is_marked(schema) || resolved(document, schema).is_ok_and(is_marked)
 }
 
-/// Adds what `nullable` of OpenAPI 3.0 says.
+/// Adds null as `nullable` of OpenAPI 3.0 allows it.
 fn with_nullable(keywords: &Map<String, Value>, read: &mut Map<String, Value>) {
     if keywords.get("nullable") != Some(&Value::Bool(true)) {
         return;

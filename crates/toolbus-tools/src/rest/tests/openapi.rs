@@ -25,7 +25,7 @@ fn tool(server: Option<&str>, path: &str, operation: Value, auth: Value) -> Tool
 }
 
 #[tokio::test]
-async fn every_argument_goes_to_its_place() {
+async fn every_argument_goes_where_the_specification_puts_it() {
     let server = TestServer::saying("done").await;
     let operation = json!({"post": {
         "operationId": "op",

@@ -318,7 +318,7 @@ fn a_source_that_is_seen_while_nothing_can_be_written_is_not_first_seen_twice() 
 }
 
 #[test]
-fn an_oversized_record_loses_unused_sources_first() {
+fn an_oversized_record_drops_unpinned_sources_and_earlier_definitions() {
     let mut pins = PinState::of(PinRecord::default(), holding(&["mcp:a"]));
     held(&mut pins, &[tool("mcp:a", "read", "1"), tool("mcp:b", "look", "1"), tool("mcp:c", "see", "1")]);
     held(&mut pins, &[tool("mcp:c", "see", "2")]);
@@ -397,7 +397,7 @@ fn a_source_that_changes_with_each_listing_silences_no_other() {
 }
 
 #[test]
-fn what_finds_no_room_goes_and_what_is_smaller_stays() {
+fn sources_that_do_not_fit_are_dropped_and_smaller_ones_stay() {
     let names = ["a", "b", "c", "d", "e"].map(str::to_owned);
     let sources = || names.iter().zip([3, 9, 4, 2, 1]);
     assert_eq!(beyond(sources(), 5, 9), ["b", "e"]);
