@@ -1,4 +1,4 @@
-//! The tools: what they are, and how each is answered.
+//! The tools: their definitions, and how each is run.
 
 use std::sync::Arc;
 

@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_duration_is_refused_with_the_reason() {
+    fn an_invalid_duration_is_refused_with_the_reason() {
         let error = |text: &str| text.parse::<HumanDuration>().unwrap_err().to_string();
         insta::assert_snapshot!(error("60"), @r#""60" is not a duration; expected a whole number and a unit (ms, s, m, h, d), such as "60s""#);
         insta::assert_snapshot!(error("s"), @r#""s" is not a duration; expected a whole number and a unit (ms, s, m, h, d), such as "60s""#);

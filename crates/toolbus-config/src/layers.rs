@@ -41,7 +41,7 @@ impl Override {
 /// Lets variables that start with `prefix` change keys that there are.
 ///
 /// Those are the keys that the schema knows and the entries of maps and lists that the files have, whatever the case;
-/// a variable that names none is a problem: upper case cannot say how a new entry should be spelt.
+/// a variable that names none is a problem: upper case does not give the spelling of a new entry.
 pub fn environment(
     tree: &mut Tree,
     schema: &Value,

@@ -194,12 +194,12 @@ mod tests {
     }
 
     #[test]
-    fn of_many_names_the_nearest_and_the_first_are_told() {
+    fn of_many_names_the_nearest_and_the_first_are_listed() {
         let names: Vec<String> = (0..1000).map(|number| format!("tool_{number}")).collect();
         let names: Vec<&str> = names.iter().map(String::as_str).collect();
-        let told = expected("tol_999", &names);
-        assert!(told.starts_with("did you mean `tool_999`? expected one of `tool_0`, ") && told.len() < 400, "{told}");
-        assert!(told.ends_with("`tool_23` and 976 more"), "{told}");
+        let text = expected("tol_999", &names);
+        assert!(text.starts_with("did you mean `tool_999`? expected one of `tool_0`, ") && text.len() < 400, "{text}");
+        assert!(text.ends_with("`tool_23` and 976 more"), "{text}");
     }
 
     #[test]

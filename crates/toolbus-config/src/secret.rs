@@ -131,8 +131,8 @@ pub(crate) fn resolve(value: &Value, environment: &BTreeMap<String, String>) -> 
     Some(secret.map(Value::String))
 }
 
-/// Puts the secrets themselves where the tree says where they are. Gives the path of each, and whether the tree said that
-/// it is somewhere else.
+/// Replaces references to secrets in the tree by the secrets. Returns the path of each, and whether the tree had a
+/// reference.
 pub fn resolve_secrets(
     tree: &mut Tree,
     schema: &Value,

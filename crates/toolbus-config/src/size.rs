@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_size_is_refused_with_the_reason() {
+    fn an_invalid_size_is_refused_with_the_reason() {
         let error = |text: &str| text.parse::<ByteSize>().unwrap_err().to_string();
         insta::assert_snapshot!(error("64KB"), @r#""64KB" is not a size; expected a whole number and a unit (B, KiB, MiB, GiB), such as "64KiB""#);
         insta::assert_snapshot!(error("64"), @r#""64" is not a size; expected a whole number and a unit (B, KiB, MiB, GiB), such as "64KiB""#);

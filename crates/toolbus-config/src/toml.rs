@@ -183,7 +183,7 @@ impl<'a> TomlReader<'a> {
     }
 }
 
-/// A line without what its values say: they may be secrets. Keys and punctuation stay, so that the mistake can be seen.
+/// A line without its values, which may be secrets. Keys and punctuation stay, so that the mistake can be seen.
 fn masked(line: &str) -> String {
     let is_header = line.trim_start().starts_with('[') && !line.contains(['"', '\'', '=', ',']);
     // The padding of a Base64 text inside a longer value is no sign of a key.

@@ -24,7 +24,7 @@ pub struct SchemaDifference {
 #[error("the schema of the configuration is wrong: {0}")]
 pub struct InvalidSchema(String);
 
-/// Checks a text; an error says what is wrong and what is expected, and holds no credential.
+/// Checks a text; an error names the mistake and the expected form, and holds no credential.
 pub type Check = fn(&str) -> Result<(), String>;
 
 /// The `format`s that a schema names, each with its check.
@@ -189,7 +189,7 @@ impl<'a> Comparison<'a> {
         }
     }
 
-    /// Reports a value that is not one of `constants`, without showing a secret. `wanted` says all that is valid there.
+    /// Reports a value that is not one of `constants`, without showing a secret. `wanted` lists the valid ones.
     fn constant(&mut self, path: KeyPath, value: &Value, constants: &[&str], wanted: &str, secret: bool) {
         let what = match value.as_str().filter(|_| !secret) {
             Some(text) => {

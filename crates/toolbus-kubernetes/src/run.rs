@@ -320,8 +320,8 @@ impl PodRun<'_> {
             return Ok(Finished::new(outcome, self.start, Duration::ZERO));
         }
         let reason = end.as_ref().map_or("its log has ended", |end| end.reason.as_str());
-        let said = if other.is_empty() { String::new() } else { format!("; its log: {other}") };
-        let text = format!("the pod of the script ended without a result ({reason}){said}");
+        let rest = if other.is_empty() { String::new() } else { format!("; its log: {other}") };
+        let text = format!("the pod of the script ended without a result ({reason}){rest}");
         Err(match end {
             _ if has_begun || !self.is_log_whole => RunFailure::Unavailable(text),
             // Python, or what the image has for it, has ended by itself.

@@ -164,8 +164,8 @@ pub fn matches(pattern: &str, topic: &str) -> bool {
         return false;
     }
     let (mut pattern, mut topic) = (Words(Some(pattern)), Words(Some(topic)));
-    // Where to go on when the words after the last `#` did not fit: one remembered position is enough, because a later `#`
-    // can take over whatever an earlier one might. A hostile pattern costs at most pattern × topic steps.
+    // Where to go on when the words after the last `#` did not fit: one remembered position is enough, because a later
+    // `#` can take over whatever an earlier one might. A hostile pattern costs at most pattern × topic steps.
     let mut retry: Option<(Words<'_>, Words<'_>)> = None;
     loop {
         match (pattern.next(), topic.clone().next()) {

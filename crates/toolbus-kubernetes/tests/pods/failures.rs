@@ -40,10 +40,10 @@ async fn a_missing_right_names_verb_resource_and_namespace() {
     insta::assert_snapshot!(misconfigured(fixture.failure().await), @r#"the daemon may not create pods in namespace `rockbot-scripts`; bind the Role of deploy/kubernetes/scripts.yaml, or claims.yaml with a warm pool, to its service account, or correct `script.kubernetes.namespace`: pods is forbidden: User "x" cannot create"#);
     assert_eq!(fixture.server.requests("create"), 1);
     fixture.server.refuse("log", [refusal(403, "Forbidden", "pods \"x\" is forbidden")]);
-    let RunFailure::Unavailable(told) = fixture.run(script("import time\ntime.sleep(600)")).await.unwrap_err() else {
+    let RunFailure::Unavailable(why) = fixture.run(script("import time\ntime.sleep(600)")).await.unwrap_err() else {
         panic!("it ran")
     };
-    assert!(told.contains("may not get pods/log in namespace `rockbot-scripts`"), "{told}");
+    assert!(why.contains("may not get pods/log in namespace `rockbot-scripts`"), "{why}");
     fixture.server.is_empty().await;
 }
 
@@ -82,8 +82,8 @@ async fn a_request_to_a_busy_api_server_is_retried() {
 async fn an_api_server_that_stays_busy_ends_no_later_than_the_call() {
     for (fixture, request) in Fixture::of_each_kind().await.into_iter().zip(["create", "create sandboxclaims"]) {
         fixture.server.refuse(request, vec![BUSY; 1000]);
-        let told = not_started(fixture.run(short(1500)).await.unwrap_err());
-        assert!(told.contains("(429)"), "{request}: {told}");
+        let why = not_started(fixture.run(short(1500)).await.unwrap_err());
+        assert!(why.contains("(429)"), "{request}: {why}");
     }
 }
 
@@ -127,8 +127,8 @@ async fn a_pod_that_no_node_takes_ends_with_its_call() {
 async fn a_hanging_api_server_holds_nothing_after_the_deadline() {
     let fixture = Fixture::new(Node::Runs).await;
     fixture.server.be_silent();
-    let told = not_started(fixture.run(short(500)).await.unwrap_err());
-    assert_eq!(told, "the pod of the script did not run in time: the API server has not created it");
+    let why = not_started(fixture.run(short(500)).await.unwrap_err());
+    assert_eq!(why, "the pod of the script did not run in time: the API server has not created it");
 }
 
 #[tokio::test]
@@ -152,8 +152,8 @@ async fn a_pod_that_ends_without_a_result_is_a_failure() {
     let no_python = Fixture::new(states([running(), ended(1, "Error")], b"SyntaxError: invalid syntax\n")).await;
     insta::assert_snapshot!(misconfigured(no_python.failure().await), @"the pod of the script ended without a result (Error, exit code 1); its log: SyntaxError: invalid syntax; check `script.kubernetes.image` and `script.python`");
     let lost = json!({"phase": "Failed", "reason": "NodeLost"});
-    let told = not_started(Fixture::new(states([lost], b"")).await.failure().await);
-    assert!(told.contains("NodeLost"), "{told}");
+    let why = not_started(Fixture::new(states([lost], b"")).await.failure().await);
+    assert!(why.contains("NodeLost"), "{why}");
 }
 
 /// Guards against the earlier report that the script may have run, so that it was not tried again.
@@ -250,9 +250,9 @@ async fn packages_and_what_is_too_large_are_refused_without_a_pod() {
     let packages = vec![Requirement::parse("numpy").unwrap()];
     let refused = fixture.run(Script { packages, ..script("pass") }).await.unwrap_err();
     insta::assert_snapshot!(refused, @"No packages can be installed here. Use the standard library, and packages that the operator has installed for all scripts.");
-    let RunFailure::Refused(told) = fixture.run(script(&"#".repeat(2 << 20))).await.unwrap_err() else {
+    let RunFailure::Refused(why) = fixture.run(script(&"#".repeat(2 << 20))).await.unwrap_err() else {
         panic!("it ran")
     };
-    assert!(told.contains("is too large to be run here"), "{told}");
+    assert!(why.contains("is too large to be run here"), "{why}");
     assert_eq!(fixture.server.requests("create"), 0);
 }

@@ -1,4 +1,4 @@
-//! Where a text is cut, given the places that its structure offers.
+//! Cuts a text at positions that its structure offers.
 
 use std::collections::VecDeque;
 use std::iter::Peekable;
@@ -43,7 +43,7 @@ impl ChunkLimits {
     }
 }
 
-/// A place in a text, as its structure has it.
+/// A possible cut of a text, by its structure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct CutMark {
     /// Offset in bytes, of the first character of a line or of an element.

@@ -153,7 +153,7 @@ pub fn next_hop(response: &Response) -> Option<Result<Url, EgressError>> {
     Some(target.ok_or(EgressError::Redirect))
 }
 
-/// Finds what the lookup below the client said.
+/// Finds the refusal of the lookup below the client.
 fn judge(error: reqwest::Error) -> EgressError {
     let sources = std::iter::successors(error.source(), |&error| error.source());
     match sources.filter_map(|source| source.downcast_ref::<Refusal>()).next() {
@@ -177,11 +177,11 @@ struct GuardedLookup {
 
 impl Resolve for GuardedLookup {
     fn resolve(&self, name: Name) -> Resolving {
-        let asked = name.as_str().trim_end_matches('.').to_ascii_lowercase();
+        let looked_up = name.as_str().trim_end_matches('.').to_ascii_lowercase();
         // With a proxy, any other name is that of the proxy, which the operator has chosen.
-        let is_proxy = self.rules.proxy() == ProxyMode::Environment && asked != self.target.host;
+        let is_proxy = self.rules.proxy() == ProxyMode::Environment && looked_up != self.target.host;
         let (rules, lists, target) = (Arc::clone(&self.rules), self.lists.clone(), self.target.clone());
-        let found = (self.lookup)(asked);
+        let found = (self.lookup)(looked_up);
         Box::pin(async move {
             let found = found.await?;
             let mut refused = None;
