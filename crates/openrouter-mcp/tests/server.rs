@@ -214,7 +214,7 @@ async fn a_failure_names_the_right_or_the_thing_that_is_missing() {
     get_api_key, sk-or-v1-management: invalid_arguments `keyHash` must be a string of 1 to 128 ASCII letters, digits, underscores and hyphens.
     get_credits, sk-or-v1-management: invalid_arguments `get_credits` takes no argument.
     list_models, sk-or-v1-busy: rate_limited, 7000 ms OpenRouter receives too many requests with this key. It says: Rate limit exceeded
-    list_models, sk-or-v1-down: execution_failed OpenRouter cannot respond now (HTTP 503). It says: Service unavailable
+    list_models, sk-or-v1-down: execution_failed OpenRouter cannot answer now (HTTP 503). It says: Service unavailable
     list_models, sk-or-v1-html: execution_failed OpenRouter's response is no JSON.
     list_models, sk-or-v1-moved: execution_failed OpenRouter answers with HTTP 302.
     list_models, sk-or-v1-large: execution_failed OpenRouter's response has more than 8 MiB.
