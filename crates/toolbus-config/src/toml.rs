@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn sections_reach_from_their_header_to_what_is_above_the_next() {
+    fn sections_reach_from_their_header_to_the_comment_above_the_next() {
         let text = "# of a\n[a.b]\nx = '''\n[a.c]\n''' # [a.d]\n#y = 1\n\n# of c\n[c]\ny = [\n['x']\n]\n[a.b.d]\nz = {}\n# last\n";
         let found = |name: &str| -> Vec<&str> {
             let sections = toml_sections(text, |path| path.iter().any(|key| key == name));

@@ -356,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn an_index_forgets_what_is_removed_and_replaced() {
+    fn an_index_forgets_removed_and_replaced_documents() {
         let mut index = WordIndex::default();
         for number in 0..1000 {
             index.insert(number, "the same text");

@@ -160,7 +160,7 @@ mod tests {
     use crate::Random;
 
     #[test]
-    fn a_message_that_leaves_has_an_id_a_sender_and_the_second_of_its_time() {
+    fn an_outgoing_message_has_an_id_a_sender_and_a_timestamp() {
         let now = UNIX_EPOCH + Duration::from_millis(1_700_000_000_900);
         let envelope = Envelope::outgoing("Toolbus.Pong", "here", Random::seeded(1).id(), now);
         assert_eq!(envelope.message_id, Some(Random::seeded(1).id()));

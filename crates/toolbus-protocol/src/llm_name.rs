@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn names_that_differ_only_in_what_is_lost_stay_apart() {
+    fn names_that_differ_only_in_replaced_or_cut_characters_stay_distinct() {
         let long = "n".repeat(64);
         let names = [
             "a.b",

@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn an_index_takes_over_what_was_saved_deleted_and_lost() {
+    fn an_index_follows_saved_deleted_and_lost_entries() {
         let index = OwnerIndex::default();
         assert_eq!(found(&index, changes(mark(0, 1), false, Vec::new()), 0), None, "nothing is known yet");
         let both = vec![entry("a/one", "plan", 9), entry("a/two", "plan plan", 5)];

@@ -468,7 +468,7 @@ mod tests {
     }
 
     #[test]
-    fn new_files_are_their_folders_owners() {
+    fn new_files_have_the_owner_of_their_folder() {
         let folder = tempfile::tempdir().unwrap();
         // Only root can; of others the folder is their own.
         let _ = chown(folder.path(), Some(12_345), Some(12_346));
@@ -481,7 +481,7 @@ mod tests {
     }
 
     #[test]
-    fn a_check_refuses_what_cannot_be_opened_and_changes_nothing() {
+    fn a_check_refuses_an_unusable_file_and_changes_nothing() {
         let folder = tempfile::tempdir().unwrap();
         let path = |name: &str| folder.path().join(name);
         let other = Schema { application: *b"Test", migrations: &["CREATE TABLE x (y)"], is_durable: false };

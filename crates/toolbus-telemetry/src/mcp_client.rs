@@ -174,7 +174,7 @@ mod tests {
     use crate::labels::{Labels, OTHER};
 
     #[test]
-    fn the_counts_of_servers_that_are_too_many_are_one_sum() {
+    fn the_counts_of_servers_beyond_the_limit_are_one_sum() {
         let all = (0..MAX_SERVERS + 3).map(|number| (format!("server-{number:05}"), 2)).collect();
         let shown = bounded_servers(all);
         assert_eq!((shown.len(), shown["_other"]), (MAX_SERVERS + 1, 6));

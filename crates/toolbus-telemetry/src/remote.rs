@@ -63,7 +63,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sources_that_are_too_many_are_one_value_the_oldest() {
+    fn sources_beyond_the_limit_are_one_value_the_oldest() {
         let ages = |count: usize| (0..count).map(|number| (format!("remote:{number:05}"), number as u64)).collect();
         let shown = bounded_ages(ages(MAX_SOURCES + 3));
         assert_eq!((shown.len(), shown[OTHER]), (MAX_SOURCES + 1, MAX_SOURCES as u64 + 2));

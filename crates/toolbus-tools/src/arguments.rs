@@ -45,7 +45,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_caller_sent_is_shown_short_and_escaped() {
+    fn arguments_of_the_caller_are_shown_short_and_escaped() {
         assert_eq!(shown("a\nb"), r"`a\nb`");
         assert_eq!(shown(&"x".repeat(100)).chars().count(), 64 + 3);
     }

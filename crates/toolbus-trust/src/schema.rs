@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn what_validates_stays_as_it_is() {
+    fn keywords_that_validate_stay_unchanged() {
         let schema = json!({
             "type": "object",
             "required": ["a\u{200b}"],
@@ -325,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn prose_that_only_loses_space_at_its_ends_is_no_news() {
+    fn prose_that_only_loses_outer_space_is_unchanged() {
         let mut schema = json!({"description": " a \n"});
         assert!(clean(&mut schema).is_empty());
         assert_eq!(schema, json!({"description": "a"}));

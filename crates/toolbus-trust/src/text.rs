@@ -421,7 +421,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_removed_is_counted_by_kind_and_what_is_no_accident_apart() {
+    fn removed_characters_are_counted_by_kind_and_deliberate_ones_apart() {
         let none = Removed::default();
         for (text, left, removed) in [
             // Joiners between letters that never join, also twice in a row or at the start.
@@ -516,7 +516,7 @@ mod tests {
         }
 
         #[test]
-        fn what_is_left_has_nothing_to_remove(text in "[a-z\\x00-\\x1f\\u{200b}-\\u{206f}\\u{e0000}-\\u{e01ef}\\u{fe00}-\\u{fe0f}می👩🏴]{0,60}") {
+        fn cleaned_text_has_nothing_to_remove(text in "[a-z\\x00-\\x1f\\u{200b}-\\u{206f}\\u{e0000}-\\u{e01ef}\\u{fe00}-\\u{fe0f}می👩🏴]{0,60}") {
             prop_assert!(unseen(&clean(&text, 1000).text).is_empty());
         }
     }

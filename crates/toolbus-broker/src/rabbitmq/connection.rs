@@ -387,7 +387,7 @@ mod tests {
     }
 
     #[test]
-    fn waits_start_from_the_shortest_again_after_what_was_healthy() {
+    fn waits_start_from_the_shortest_after_a_healthy_connection() {
         let mut backoff = Backoff::new();
         for _ in 0..10 {
             backoff.after(false);

@@ -26,7 +26,7 @@ macro_rules! tests_of {
             a_mandatory_message_that_no_queue_takes_is_unroutable
             the_default_exchange_reaches_a_queue_by_its_name
             no_more_than_the_prefetch_is_unsettled
-            after_consuming_is_stopped_what_is_in_hand_can_be_settled
+            deliveries_can_be_settled_after_consuming_is_stopped
             an_inbox_receives_until_the_bus_is_closed
             properties_and_headers_arrive_as_they_were_sent
             a_missing_foreign_queue_is_waited_for
@@ -165,7 +165,7 @@ pub(crate) async fn no_more_than_the_prefetch_is_unsettled(bus: &dyn Bus) {
     second.settle.acknowledge().await;
 }
 
-pub(crate) async fn after_consuming_is_stopped_what_is_in_hand_can_be_settled(bus: &dyn Bus) {
+pub(crate) async fn deliveries_can_be_settled_after_consuming_is_stopped(bus: &dyn Bus) {
     let queue = unique("drained");
     let mut deliveries = consume(bus, &queue, &["t"]).await;
     bus.publish(&to_topic("t", "in hand")).await.unwrap();

@@ -199,7 +199,7 @@ async fn an_exchange_with_other_arguments_stops_too() {
 }
 
 #[tokio::test]
-async fn a_message_that_is_lost_in_hand_too_often_is_dead_lettered_beside_its_queue() {
+async fn a_message_redelivered_too_often_is_dead_lettered() {
     let queue = unique("limited");
     let settings = settings(&node().await.url());
     for earlier in 0..=20 {

@@ -50,7 +50,7 @@ async fn in_a_virtual_host_of_quorum_queues_by_default_each_queue_is_of_the_type
 }
 
 #[tokio::test]
-async fn a_message_over_the_size_that_the_broker_takes_is_refused_and_the_next_one_published() {
+async fn a_message_over_the_brokers_limit_is_refused_and_the_next_is_published() {
     let node = RabbitNode::start_with("max_message_size = 65536\n").await;
     let bus = RabbitMq::start(settings(&node.url())).unwrap();
     let queue = unique("small");

@@ -245,7 +245,7 @@ async fn pods_for_which_no_daemon_waits_are_swept_at_the_start() {
 }
 
 #[tokio::test]
-async fn packages_and_what_is_too_large_are_refused_without_a_pod() {
+async fn packages_and_oversized_scripts_are_refused_without_a_pod() {
     let fixture = Fixture::new(Node::Runs).await;
     let packages = vec![Requirement::parse("numpy").unwrap()];
     let refused = fixture.run(Script { packages, ..script("pass") }).await.unwrap_err();

@@ -481,7 +481,7 @@ mod tests {
     }
 
     #[test]
-    fn a_block_longer_than_what_is_parsed_at_once_hides_no_heading_after_it() {
+    fn a_block_longer_than_a_parse_window_hides_no_heading_after_it() {
         let long = [
             "| a | b |\n|---|---|\n".to_owned() + &"| 1 | 2 |\n".repeat(40_000),
             "<div>\n".repeat(60_000),

@@ -383,7 +383,7 @@ mod tests {
     }
 
     #[test]
-    fn a_card_is_read_in_any_case_and_without_what_is_null_or_unknown() {
+    fn a_card_is_read_in_any_case_without_null_and_unknown_fields() {
         let body = br#"{"AgentName":"Bob","description":null,"skills":[{"Id":"sum","name":"Sum","tags":null,"X":1}],"isDeregistering":false,"supportsStreaming":true}"#;
         let card = AgentCard::parse(body).unwrap();
         assert_snapshot!(written(&card), @r#"{"agentName":"Bob","description":null,"version":null,"skills":[{"id":"sum","name":"Sum","description":null,"tags":[],"examples":[]}],"isDeregistering":false}"#);

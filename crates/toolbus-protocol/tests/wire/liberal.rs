@@ -313,7 +313,7 @@ fn a_flood_of_headers_is_not_kept() {
 }
 
 #[test]
-fn what_narrows_the_sender_is_read_behind_any_number_of_headers() {
+fn profile_and_binding_are_read_behind_any_number_of_headers() {
     for doubled in ["", "rb-"] {
         let mut headers: Vec<_> = (0..5000).map(|n| (format!("rb-{n}"), "x".to_owned())).collect();
         headers.push((format!("{doubled}rb-tool-profile"), "subagent".to_owned()));

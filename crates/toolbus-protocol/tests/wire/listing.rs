@@ -192,7 +192,7 @@ fn the_end_of_a_session_is_read_as_liberally() {
 }
 
 #[test]
-fn a_change_of_tools_names_what_came_and_what_went() {
+fn a_change_of_tools_lists_added_and_removed_names() {
     let changed = ToolsChanged {
         version: "5f1c".to_owned(),
         added: vec!["fs.read".to_owned()],

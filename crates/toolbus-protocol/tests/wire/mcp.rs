@@ -31,7 +31,7 @@ fn an_index_is_written_byte_for_byte_as_peers_write_it() {
 }
 
 #[test]
-fn an_index_of_a_newer_peer_is_read_without_what_is_new() {
+fn an_index_of_a_newer_peer_is_read_without_its_new_fields() {
     let newer = INDEX.replace(
         r#""toolNames""#,
         r#""promptCount":1,"promptNames":["p"],"resourceCount":0,"resourceNames":[],"serverId":"0123456789ab","fingerprint":"f","toolFingerprints":{"read_file":"a"},"version":null,"identityHash":null,"handback":false,"toolNames""#,

@@ -160,7 +160,7 @@ fn faults(message_type: &str, body: &Value, is_ours: bool) -> Vec<String> {
 }
 
 #[test]
-fn what_peers_and_plain_clients_write_is_valid() {
+fn messages_of_peers_and_plain_clients_are_valid() {
     let bodies = [
         (types::TOOL_INVOKE_REQUEST, examples::REQUEST_BODY),
         (types::TOOL_INVOKE_REQUEST, examples::MCP_REQUEST_BODY),

@@ -79,7 +79,7 @@ async fn a_value_is_replaced_only_where_the_present_one_is_as_expected() {
 }
 
 #[tokio::test]
-async fn of_many_that_expect_the_same_one_replaces() {
+async fn of_many_concurrent_replacements_one_succeeds() {
     let (_guards, stores) = stores().await;
     for store in stores {
         for expected in [None, Some(b"before".to_vec())] {

@@ -21,7 +21,7 @@ async fn values_survive_reopening() {
 }
 
 #[tokio::test]
-async fn two_handles_on_one_file_see_what_the_other_did() {
+async fn two_handles_on_one_file_see_each_others_writes() {
     let (_folder, path) = file_in_folder("store.db");
     let (one, other) = (Sqlite::open(&path).unwrap(), Sqlite::open(&path).unwrap());
     for number in 0..20 {

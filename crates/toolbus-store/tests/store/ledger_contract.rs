@@ -293,7 +293,7 @@ async fn replies_are_limited_in_bytes() {
 }
 
 #[tokio::test]
-async fn of_many_that_begin_at_once_one_does() {
+async fn of_many_concurrent_begins_one_succeeds() {
     for subject in ledgers(ROOMY).await {
         let mut runs = tokio::task::JoinSet::new();
         for run in 0..100 {

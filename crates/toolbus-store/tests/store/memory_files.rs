@@ -15,7 +15,7 @@ fn open(path: &Path) -> SqliteMemory {
 }
 
 #[tokio::test]
-async fn a_check_leaves_nothing_that_is_found_and_fits_beside_what_is_there() {
+async fn a_check_leaves_no_visible_entry_and_keeps_the_others() {
     let (_folder, path) = file_in_folder("store.db-memory");
     let memory = open(&path);
     memory.save(owner("ana"), vec![entry("a/b", "kept")]).await.unwrap();

@@ -260,7 +260,7 @@ async fn a_bit_of_the_log_that_changed_costs_at_most_the_last_operation_or_the_f
 }
 
 #[tokio::test]
-async fn a_log_that_was_cut_leaves_what_was_known_at_some_time_before() {
+async fn a_cut_log_leaves_an_earlier_state() {
     let (mut earlier, mut all) = (0, vec![Known::new()]);
     history(SEED ^ 1, async |number, [_, after], [_, then], chance| {
         all.push(then.clone());

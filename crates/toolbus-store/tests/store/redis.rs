@@ -35,7 +35,7 @@ async fn failure(store: &Redis) -> String {
 }
 
 #[tokio::test]
-async fn deployments_on_one_server_know_nothing_of_each_other() {
+async fn deployments_on_one_server_are_isolated() {
     let server = RedisServer::start().await;
     let [one, other] = ["one", "other"].map(|prefix| store_at(&server.url(), prefix, None));
     one.put("a", "key", b"of one".to_vec()).await.unwrap();
@@ -161,7 +161,7 @@ async fn data_that_were_lost_or_went_back_are_noticed() {
 }
 
 #[tokio::test]
-async fn an_announcement_is_seen_until_it_is_taken_back_or_its_time_has_passed() {
+async fn an_announcement_lasts_until_it_is_withdrawn_or_expires() {
     let server = RedisServer::start().await;
     let store = store_of(&server.url());
     let brief = Duration::from_millis(300);

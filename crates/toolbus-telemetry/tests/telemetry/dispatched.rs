@@ -93,7 +93,7 @@ fn call(number: u32) -> Delivery {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn gauges_show_what_runs_and_what_waits() {
+async fn gauges_show_running_and_waiting_calls() {
     let variables = [("OTEL_TRACES_EXPORTER", "none"), ("OTEL_METRIC_EXPORT_INTERVAL", "20")];
     let (receiver, daemon) = Daemon::with_receiver(&variables).await;
     let world = World::new(&daemon);

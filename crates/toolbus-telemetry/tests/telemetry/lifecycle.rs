@@ -87,7 +87,7 @@ async fn only_lifecycle_spans_are_exported_and_the_trace_of_a_call_is_its_own() 
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_not_logged_stays_disabled_when_spans_are_exported() {
+async fn unlogged_targets_stay_disabled_when_spans_are_exported() {
     let (receiver, daemon) = Daemon::with_receiver(&[]).await;
     daemon.logged("warn", &[], || {
         assert!(span_enabled!(target: TARGET, tracing::Level::INFO));

@@ -289,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_text_is_not_decoded() {
+    fn a_body_that_is_no_text_is_not_decoded() {
         for bytes in [&b"gr\xfcn"[..], b"\x89PNG\r\n\x1a\n", b"PK\x03\x04\0\0"] {
             assert_eq!(typed("application/json").decode(bytes), None);
         }

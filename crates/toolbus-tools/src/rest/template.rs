@@ -425,13 +425,13 @@ mod tests {
     }
 
     #[test]
-    fn an_extra_argument_cannot_override_what_the_template_fixes() {
+    fn an_extra_argument_cannot_override_a_fixed_one() {
         let refused = fill_with("http://h/?us%65r=me&q={q}", json!({}), json!({"user": "you"}));
         assert_eq!(refused, Err(UrlFillError::Fixed("user".to_owned())));
     }
 
     #[test]
-    fn an_argument_that_a_server_may_read_as_what_the_url_has_is_refused() {
+    fn an_argument_that_a_server_may_read_as_a_fixed_one_is_refused() {
         for name in ["User", "USER", "user[]", "User[0]", "[user]", " user", "user ", "user.x"] {
             let refused = fill_with("http://h/?user={a}", json!({"a": "maria"}), json!({name: "boss"}));
             assert_eq!(refused, Err(UrlFillError::Fixed(name.to_owned())));

@@ -284,7 +284,7 @@ mod tests {
         }
 
         #[test]
-        fn what_is_written_is_what_is_read(description in any::<String>(), schema in json()) {
+        fn a_definition_survives_writing_and_reading(description in any::<String>(), schema in json()) {
             let definition = Definition::of(&tool(&description, schema));
             let written = serde_json::to_string(&definition).unwrap();
             let read: Definition = serde_json::from_str(&written).unwrap();

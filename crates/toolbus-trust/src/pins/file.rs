@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read_by_this_user_alone_and_nothing_else_is_left() {
+    fn a_written_file_is_private_and_leaves_no_temporary_file() {
         let (folder, path) = pin_file();
         let file = PinFile::new(path.clone());
         assert_eq!(file.read().unwrap(), None);
@@ -327,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn a_first_file_is_its_folders_owners() {
+    fn a_new_file_has_the_owner_of_its_folder() {
         let (folder, path) = pin_file();
         let _ = chown(folder.path(), Some(12_345), Some(12_346));
         let file = PinFile::new(path.clone());
@@ -375,7 +375,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_file_of_ours_is_neither_read_nor_replaced() {
+    fn a_foreign_file_is_neither_read_nor_replaced() {
         let folder = tempfile::tempdir().unwrap();
         let link = folder.path().join("link");
         symlink("elsewhere", &link).unwrap();

@@ -337,7 +337,7 @@ mod tests {
     const FIRST: [(&str, &str); 2] = [("read", "Reads."), ("write", "Writes.")];
 
     #[test]
-    fn what_stays_as_it_was_first_seen_is_pinned_however_often_it_is_listed() {
+    fn an_unchanged_tool_stays_pinned_however_often_it_is_listed() {
         let present = here(&FIRST);
         let mut source = SourceRecord::first_seen(&present, Level::Hold, at("1"));
         for now in ["2", "3"] {
@@ -348,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn a_change_waits_and_what_is_pinned_stays() {
+    fn a_change_waits_and_the_pinned_definition_stays() {
         let mut source = SourceRecord::first_seen(&here(&FIRST), Level::Hold, at("1"));
         let present = here(&[("read", "Reads all."), ("write", "Writes.")]);
         let observed = source.observe(&present, Level::Hold, at("2"));
@@ -394,7 +394,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_pinned_stays_when_changes_are_held_no_longer() {
+    fn pins_stay_when_changes_are_no_longer_held() {
         let mut source = SourceRecord::first_seen(&here(&FIRST), Level::Hold, at("1"));
         let present = here(&[("read", "Reads all."), ("stat", "Looks.")]);
         source.observe(&present, Level::Hold, at("2"));

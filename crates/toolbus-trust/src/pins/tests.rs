@@ -31,7 +31,7 @@ fn shown(pins: &Pins, name: &str) -> Digest {
 }
 
 #[tokio::test]
-async fn what_was_first_seen_is_pinned_over_a_restart() {
+async fn a_first_definition_stays_pinned_over_a_restart() {
     let (_folder, file) = pin_file();
     let first = pins(Some(&file));
     assert_eq!(held(&first, &[tool("read", "1")]), 0);
@@ -81,7 +81,7 @@ fn an_approval_counts_for_other_processes_and_after_a_restart() {
 }
 
 #[test]
-fn an_approval_without_a_daemon_is_of_what_waits_in_the_file() {
+fn an_approval_without_a_daemon_applies_to_pending_changes_of_the_file() {
     let (_folder, file) = pin_file();
     let daemon = pins(Some(&file));
     held(&daemon, &[tool("read", "1")]);
@@ -122,7 +122,7 @@ fn of_two_processes_that_see_a_source_first_the_first_to_write_decides() {
 }
 
 #[test]
-fn a_file_that_breaks_is_not_replaced_and_what_is_held_stays_held() {
+fn a_broken_file_is_not_replaced_and_held_tools_stay_held() {
     let (_folder, file) = pin_file();
     let pins = pins(Some(&file));
     held(&pins, &[tool("read", "1")]);
@@ -155,7 +155,7 @@ fn without_a_file_pins_hold_until_the_process_ends() {
 }
 
 #[test]
-fn a_level_that_is_raised_pins_what_is_there_and_one_that_is_lowered_lets_go() {
+fn a_raised_level_pins_present_tools_and_a_lowered_one_releases_them() {
     let pins = Pins::open(None, Levels::default(), Clock::SYSTEM).unwrap();
     held(&pins, &[tool("read", "1")]);
     assert_eq!(held(&pins, &[tool("read", "2")]), 0);
@@ -167,7 +167,7 @@ fn a_level_that_is_raised_pins_what_is_there_and_one_that_is_lowered_lets_go() {
 }
 
 #[test]
-fn a_source_whose_name_goes_before_its_tools_lets_nothing_through() {
+fn a_source_whose_level_is_removed_before_its_tools_stays_held() {
     let pins = pins(None);
     let (first, next) = ([tool("read", "1")], [tool("read", "2")]);
     held(&pins, &first);
@@ -182,7 +182,7 @@ fn a_source_whose_name_goes_before_its_tools_lets_nothing_through() {
 }
 
 #[test]
-fn a_process_that_holds_nothing_back_leaves_the_pins_of_others_as_they_are() {
+fn a_process_without_quarantine_leaves_the_pins_of_others_unchanged() {
     let (_folder, file) = pin_file();
     let holding = pins(Some(&file));
     held(&holding, &[tool("read", "1")]);

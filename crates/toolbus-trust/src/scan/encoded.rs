@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_encoded_is_decoded_where_it_is_text() {
+    fn encoded_text_is_decoded() {
         assert_eq!(found("See SGVsbG8sIHdvcmxkIGFuZCBhbGwh."), ["Hello, world and all!"]);
         assert_eq!(found("See SGVsbG8_IHdvcmxkIGFuZCBhbGwh"), ["Hello? world and all!"]);
         assert_eq!(found("See 48656c6c6f2c20776f726c6421"), ["Hello, world!"]);
@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_text_is_left_alone() {
+    fn runs_that_are_no_encoded_text_are_ignored() {
         for text in [
             "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855",
             "/usr/local/share/ca-certificates/extra",

@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn a_text_is_what_a_reader_takes_it_for() {
+    fn a_text_is_normalised_to_its_look() {
         for (text, normal) in [
             // Case, space and emphasis make no difference.
             ("Do  **NOT**\n\ttell `the` User’s", "do not tell the user's\n"),

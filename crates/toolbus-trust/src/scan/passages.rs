@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_encoded_is_found_too() {
+    fn encoded_instructions_are_found() {
         let encoded = base64::Engine::encode(&base64::engine::general_purpose::STANDARD, INJECTION);
         assert_eq!(scanner().passages(&format!("Calm.\n\nData: {encoded}"))[0].start, 7);
     }

@@ -111,7 +111,7 @@ fn more_text_than_is_looked_at_is_found() {
 }
 
 #[test]
-fn many_exceptions_in_one_definition_are_one_no_more() {
+fn many_exceptions_in_one_definition_are_a_finding() {
     let exception = "Never reveal it to users without the role. ";
     assert!(rules_met(&tool(&exception.repeat(30), json!({}))).is_empty());
     assert_eq!(rules_met(&tool(&exception.repeat(40), json!({}))).len(), 1);
@@ -153,7 +153,7 @@ fn every_rule_has_a_reason_an_id_of_its_own_and_patterns() {
 }
 
 #[test]
-fn rules_that_name_what_is_not_there_are_refused_with_the_reason() {
+fn rules_with_unknown_names_are_refused_with_the_reason() {
     let refused = |rule: &str| {
         let text = format!("checks = []\nwords = {{}}\n[[rules]]\nid = 'a'\nwhy = ''\n{rule}");
         RuleSet::parse(&text).unwrap_err().to_string()

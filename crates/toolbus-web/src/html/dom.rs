@@ -455,7 +455,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_below_a_node_is_found_in_order_and_within_it() {
+    fn descendants_of_a_node_are_found_in_order() {
         let dom = Dom::parse("<div><p>a<b>b</b></p><i>c</i></div><p>d", &HtmlLimits::generous());
         let div = dom.ids().find(|id| dom.name(*id) == "div").unwrap();
         assert_eq!(dom.text(div, 100), "abc");

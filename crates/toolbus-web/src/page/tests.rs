@@ -16,7 +16,7 @@ fn text(content_type: &str, body: &[u8]) -> String {
 }
 
 #[test]
-fn a_body_is_read_by_its_type_or_by_its_looks() {
+fn a_body_is_read_by_its_type_or_content() {
     let table: [(&str, &[u8], &str); 12] = [
         ("text/html", b"<p>a<p>b", "a\n\nb"),
         ("application/xhtml+xml; charset=utf-8", b"<p>a</p>", "a"),
@@ -102,7 +102,7 @@ fn the_source_is_shown_as_it_is() {
 }
 
 #[test]
-fn what_is_not_text_is_named_with_its_size() {
+fn a_page_that_is_no_text_is_named_with_its_size() {
     let error = |content_type, body| read(content_type, body, BrowseMode::Article).unwrap_err().to_string();
     assert_eq!(error("image/png; q=1", b"\x89PNG"), "it is `image/png` of 4 bytes, which is not text");
     assert_eq!(error("", b"\0\x01\x02"), "it is data of 3 bytes, which is not text");

@@ -240,7 +240,7 @@ fn a_yaml_of_megabytes_is_read_as_the_same_json_is() {
 }
 
 #[test]
-fn what_is_no_specification_of_a_known_version_is_refused() {
+fn a_specification_of_an_unknown_version_is_refused() {
     let table = [
         ("swagger: '2.0'\npaths: {}", json!({})),
         ("openapi: 3.2.0", json!({})),
@@ -660,7 +660,7 @@ fn objects_that_are_written_with_field_names_go_to_no_path_and_no_header() {
 }
 
 #[test]
-fn a_key_of_the_query_comes_after_what_the_path_has_of_it() {
+fn a_credential_in_the_query_is_appended_to_the_query_of_the_path() {
     let schemes = json!({"securitySchemes": {"query": {"type": "apiKey", "in": "query", "name": "key"}}});
     let get = json!({"operationId": "get", "security": [{"query": []}]});
     let auth = json!({"server": "https://h/", "auth": {"query": {"key": "k"}}});

@@ -184,7 +184,7 @@ fn tools_that_known_sources_list_anew_at_a_start_are_of_one_age_whichever_is_fas
 }
 
 #[test]
-fn a_change_that_is_followed_makes_a_tool_no_newcomer_under_its_name() {
+fn a_recorded_change_keeps_the_first_time_of_a_tool() {
     let mut pins = PinState::of(PinRecord::default(), Levels::default());
     for (text, now) in [("1", "2026-01-01T00:00:00Z"), ("2", "2026-01-02T00:00:00Z"), ("3", "2026-01-03T00:00:00Z")] {
         pins.review(&[tool("mcp:a", "read", text)], now);
@@ -240,7 +240,7 @@ fn recorded_changes_are_held_from_the_start_and_not_reported_again() {
 }
 
 #[test]
-fn an_approval_is_of_what_was_shown() {
+fn an_approval_applies_to_the_shown_definitions() {
     let mut pins = PinState::of(PinRecord::default(), holding(&["mcp:a", "mcp:b"]));
     held(&mut pins, &[tool("mcp:a", "read", "1"), tool("mcp:a", "old", "1"), tool("mcp:b", "read", "1")]);
     let next = [tool("mcp:a", "read", "2"), tool("mcp:a", "new", "1"), tool("mcp:b", "read", "2")];
@@ -267,7 +267,7 @@ fn an_approval_is_of_what_was_shown() {
 }
 
 #[test]
-fn a_source_is_meant_before_a_tool_that_took_its_name() {
+fn a_name_means_a_source_before_a_tool() {
     let mut pins = PinState::of(PinRecord::default(), holding(&["rest", "mcp:a"]));
     held(&mut pins, &[tool("rest", "get", "1"), tool("mcp:a", "read", "1")]);
     held(&mut pins, &[tool("rest", "get", "2"), tool("mcp:a", "read", "1"), tool("mcp:a", "rest", "1")]);
@@ -292,7 +292,7 @@ fn a_name_that_a_server_and_a_tool_have_means_neither() {
 }
 
 #[test]
-fn what_others_wrote_counts_and_what_only_this_process_saw_stays() {
+fn changes_of_other_processes_are_merged_with_those_of_this_one() {
     let mut pins = PinState::of(PinRecord::default(), holding(&["mcp:a", "mcp:b"]));
     held(&mut pins, &[tool("mcp:a", "read", "2"), tool("mcp:b", "look", "1")]);
     let mut other = PinState::of(PinRecord::default(), holding(&["mcp:a"]));
@@ -362,7 +362,7 @@ fn sources_that_come_and_go_do_not_fill_the_record_not_even_held_ones() {
 }
 
 #[test]
-fn large_sources_that_are_gone_are_forgotten_before_what_small_ones_have() {
+fn large_absent_sources_are_forgotten_before_small_ones() {
     let mut pins = PinState::of(PinRecord::default(), Levels::new([], [(Pattern::parse("*").unwrap(), Level::Hold)]));
     held(&mut pins, &[tool("mcp:small", "read", "1")]);
     let large = "x".repeat(3 << 20);
@@ -373,7 +373,7 @@ fn large_sources_that_are_gone_are_forgotten_before_what_small_ones_have() {
 }
 
 #[test]
-fn what_was_merely_read_is_forgotten_when_it_is_written_no_more() {
+fn a_source_of_another_process_is_forgotten_when_that_drops_it() {
     let mut other = PinState::of(PinRecord::default(), holding(&[]));
     held(&mut other, &[tool("mcp:b", "look", "1")]);
     let mut pins = PinState::of(other.record, holding(&["mcp:a"]));
