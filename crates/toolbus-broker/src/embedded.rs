@@ -95,7 +95,7 @@ impl Bus for Embedded {
         Box::pin(async { self.broker.lock().end_requests(&self.state) })
     }
 
-    /// Deliveries in hand go back to their queues when they are dropped.
+    /// Unsettled deliveries go back to their queues when they are dropped.
     fn close(&self) -> BoxFuture<'_, ()> {
         Box::pin(async {
             self.broker.lock().close(&self.state);

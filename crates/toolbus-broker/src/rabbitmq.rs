@@ -1,9 +1,9 @@
 //! RabbitMQ as a bus.
 //!
 //! Connections are kept by a supervisor each: one consumes and acknowledges, another publishes, so that a publisher
-//! blocked by the broker does not stop acknowledgements, and a third asks what may cost an error. Every consumer has a
-//! channel of its own. Whatever is lost (broker, connection, channel, consumer, queue) is declared and subscribed again,
-//! with back-off. Heartbeats and sockets have a thread beside those of calls.
+//! blocked by the broker does not stop acknowledgements, and a third sends questions that may cost an error. Every
+//! consumer has a channel of its own. Whatever is lost (broker, connection, channel, consumer, queue) is declared and
+//! subscribed again, with back-off. Heartbeats and sockets have a thread beside those of calls.
 
 mod cause;
 mod confirm_channel;

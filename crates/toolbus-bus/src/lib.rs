@@ -80,7 +80,7 @@ pub struct Subscription {
     /// Largest body that is wanted, in bytes. RabbitMQ has no bound on what is sent: of a larger one, the
     /// beginning is delivered, so long, and the rest is dropped as it arrives.
     pub max_body: usize,
-    /// Whose queue it is, and how it is declared.
+    /// Owner of the queue, and form of its declaration.
     pub ownership: Ownership,
     /// Whether running calls wait for what it brings, such as the replies of other daemons. It is consumed until
     /// [`Bus::close`], so that a drain cuts no call off from its reply.
@@ -92,13 +92,13 @@ pub struct Subscription {
 pub enum Ownership {
     /// Ours and durable, with a dead-letter queue beside it.
     Shared,
-    /// As `Shared`, for messages that live for seconds: it need not outlast a node of the broker, so it is never
+    /// Variant of `Shared` for messages that live for seconds: it need not outlast a node of the broker, so it is never
     /// replicated where we declare it.
     ShortLived,
     /// Ours alone: exclusive, gone with the connection, no dead letters.
     Replica,
-    /// As `Replica`, for replies: deliveries are taken from [`Bus::consume`] at once, by what never requeues them. So the
-    /// bus may acknowledge them itself, many at a time, once they are there.
+    /// Variant of `Replica` for replies: deliveries are taken from [`Bus::consume`] at once, by what never requeues
+    /// them. So the bus may acknowledge them itself, many at a time, once they are there.
     Replies,
     /// Another program's: it must exist, and is consumed as it is.
     Existing,
@@ -122,7 +122,7 @@ pub struct Delivery {
     pub earlier_deliveries: u32,
     /// The broker's number for this delivery.
     pub delivery_tag: u64,
-    /// When it arrived here.
+    /// Time of its arrival here.
     pub arrived: Instant,
     /// Settles the delivery.
     pub settle: Box<dyn Settle>,
@@ -160,7 +160,7 @@ pub trait Settle: Send + Sync {
 /// A message to publish.
 #[derive(Debug, Clone)]
 pub struct Outgoing {
-    /// Where to.
+    /// Target of the message.
     pub target: Target,
     /// Whether the broker must report that no queue takes it. Without, [`Routing::Routed`] may be wrong.
     pub mandatory: bool,
@@ -173,7 +173,7 @@ pub struct Outgoing {
     pub body: Bytes,
 }
 
-/// Where a message goes.
+/// Target of a message.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Target {
     /// The topic exchange, with this topic.
@@ -193,7 +193,7 @@ pub enum Routing {
     Unroutable,
 }
 
-/// Why a message was not confirmed.
+/// Reason that a message was not confirmed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PublishError {
     /// The broker does not permit this address, or it cannot be written at all. Repeating is of no use.
@@ -225,7 +225,7 @@ impl PublishError {
 pub struct BusState {
     /// Whether both connections, for consuming and for publishing, are open.
     pub connected: bool,
-    /// Why the broker takes no messages now, if it does not (memory or disk alarm).
+    /// Reason that the broker takes no messages now, if it does not (memory or disk alarm).
     pub blocked: Option<String>,
     /// Every queue that is meant to be consumed, and whether the broker has confirmed its consumer.
     pub consumers: Vec<(String, bool)>,

@@ -26,7 +26,7 @@ pub struct Received {
     pub body: Bytes,
 }
 
-/// Why there is no reply.
+/// Reason that there is no reply.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
     /// The broker did not take the request.
@@ -213,7 +213,8 @@ impl Default for Expectation {
 }
 
 impl Expectation {
-    /// One reply, and where the progress reports before it come out. Some wait to be read, and further ones are dropped.
+    /// Returns the expectation of one reply, and the receiver of the progress reports before it. Some wait to be read,
+    /// and further ones are dropped.
     #[must_use]
     pub fn with_progress() -> (Self, mpsc::Receiver<ToolProgress>) {
         let (sender, reports) = mpsc::channel(REPORTS);

@@ -7,7 +7,7 @@ use toolbus_protocol::{AgentName, Properties, header};
 /// A request as it was sent.
 #[derive(Debug, Clone)]
 pub struct SignedRequest {
-    /// Where it goes.
+    /// Topic of the request.
     pub topic: String,
     /// The message's properties.
     pub properties: Arc<Properties>,
@@ -25,7 +25,7 @@ impl SignedRequest {
     }
 }
 
-/// Who asks, and as what.
+/// Identity of the caller, with its profile and binding.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Sender {
     /// The agent, by its own account; absent: none that is known.

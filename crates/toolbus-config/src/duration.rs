@@ -23,7 +23,7 @@ const EXPECTED: &str = r#"expected a whole number and a unit (ms, s, m, h, d), s
 pub struct HumanDuration(Duration);
 
 impl HumanDuration {
-    /// So many seconds.
+    /// Returns a duration of so many seconds.
     #[must_use]
     pub const fn from_secs(seconds: u64) -> Self {
         Self(Duration::from_secs(seconds))
@@ -52,7 +52,7 @@ impl From<HumanDuration> for Duration {
     }
 }
 
-/// Why a text is no duration.
+/// Reason that a text is no duration.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum DurationError {
     /// No number and unit.

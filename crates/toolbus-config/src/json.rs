@@ -51,7 +51,7 @@ pub(crate) fn without_schema(root: &mut Value) {
 
 /// Looks through a value for keys that are given twice.
 struct Keys<'a> {
-    /// Where the value is, as TOML writes it.
+    /// Key of the value, as TOML writes it.
     key: &'a mut String,
     twice: &'a mut Vec<String>,
     is_root: bool,

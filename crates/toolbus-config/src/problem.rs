@@ -24,20 +24,20 @@ pub struct Position {
 /// The positions of a key and of its value in a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Span {
-    /// Where the key begins.
+    /// Beginning of the key.
     pub key: Position,
-    /// Where the value begins.
+    /// Beginning of the value.
     pub value: Position,
 }
 
-/// Where a value was given.
+/// Origin of a value.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Origin {
     /// In a file.
     File {
         /// The file, as it was named.
         file: String,
-        /// Where in it; `None` where the format keeps no positions.
+        /// Position in it; `None` where the format keeps no positions.
         span: Option<Span>,
     },
     /// In an environment variable of this name.
@@ -96,7 +96,7 @@ impl Problems {
 /// One mistake. Its text never holds the value of a secret.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Problem {
-    /// Where: see [`Origin::location`].
+    /// Location: see [`Origin::location`].
     pub location: String,
     /// The full key, as it would be written in TOML; empty when the file could not be read.
     pub key: String,

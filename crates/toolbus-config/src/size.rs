@@ -24,13 +24,13 @@ pub type ByteSize = Size<1>;
 pub type LargeSize = Size<1024>;
 
 impl<const MOST: u64> Size<MOST> {
-    /// So many mebibytes, at most 1024.
+    /// Returns a size of so many mebibytes, at most 1024.
     #[must_use]
     pub const fn from_mib(mebibytes: u16) -> Self {
         Self(mebibytes as u64 * 1024 * 1024)
     }
 
-    /// So many gibibytes, at most as many as there may be.
+    /// Returns a size of so many gibibytes, at most the largest size.
     #[must_use]
     pub const fn from_gib(gibibytes: u16) -> Self {
         let gibibytes = gibibytes as u64;
@@ -44,7 +44,7 @@ impl<const MOST: u64> Size<MOST> {
     }
 }
 
-/// Why a text is no size.
+/// Reason that a text is no size.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SizeError {
     /// No number and unit.

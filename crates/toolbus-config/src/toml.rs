@@ -127,7 +127,7 @@ fn len_above(text: &str) -> usize {
 struct TomlReader<'a> {
     file: &'a str,
     text: &'a str,
-    /// Where each line starts, in bytes.
+    /// Start of each line, in bytes.
     lines: Vec<usize>,
 }
 

@@ -88,7 +88,7 @@ impl Tree {
         })
     }
 
-    /// Where the value at a path was given, or the nearest value around it, or else the first one in it: a table may be
+    /// Origin of the value at a path, or of the nearest value around it, or else the first one in it: a table may be
     /// there because of a single option.
     pub fn origin(&self, path: &[String]) -> &Origin {
         let around = (0..=path.len()).rev().find_map(|depth| self.origins.get(path.get(..depth)?));

@@ -11,7 +11,7 @@ use crate::tree::{KeyPath, Tree, from_pointer};
 /// A difference between a value and the schema.
 #[derive(Debug)]
 pub struct SchemaDifference {
-    /// Which value.
+    /// Path of the value.
     pub path: KeyPath,
     /// Whether its key or its value is wrong.
     pub part: Part,
@@ -19,7 +19,7 @@ pub struct SchemaDifference {
     pub what: String,
 }
 
-/// Why the schema itself is of no use: a mistake in this program.
+/// Reason that the schema itself cannot be used: a mistake in this program.
 #[derive(Debug, thiserror::Error)]
 #[error("the schema of the configuration is wrong: {0}")]
 pub struct InvalidSchema(String);

@@ -47,7 +47,7 @@ struct Scan<'a> {
     file: &'a str,
     keeps_positions: bool,
     spans: BTreeMap<KeyPath, Span>,
-    /// Where the next value is, also as TOML writes it.
+    /// Path of the next value, also as TOML writes it.
     path: KeyPath,
     written: String,
     /// The tables and lists around it.

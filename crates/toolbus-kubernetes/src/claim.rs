@@ -45,7 +45,7 @@ pub(crate) enum ClaimState {
     Bound(String),
 }
 
-/// Where a script of a claim runs.
+/// Pod in which a script of a claim runs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ClaimedPod {
     pub(crate) name: String,

@@ -7,10 +7,10 @@ use kube::core::Status;
 
 /// Longest part of a message of the API server that is shown, in characters.
 const LONGEST_MESSAGE: usize = 300;
-/// Longest time that the API server may ask to wait before a request is sent again.
+/// Longest time that the API server may request to wait before a request is sent again.
 const LONGEST_WAIT: Duration = Duration::from_secs(10);
 
-/// Why a request to the API server failed. The texts are for an operator.
+/// Reason that a request to the API server failed. The texts are for an operator.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ApiFailure {
     /// The request will be refused again, until an operator has changed something.
@@ -21,7 +21,7 @@ pub enum ApiFailure {
     Retryable {
         /// Text on what happened.
         message: String,
-        /// Time that the API server asks to wait.
+        /// Time that the API server requests to wait.
         wait: Option<Duration>,
     },
     /// There is an object of that name already.

@@ -29,7 +29,7 @@ const CALL_ID: &str = "rockbot.dev/tool-call-id";
 pub(crate) const EXPIRES: &str = "toolbus.dev/expires";
 /// The only container.
 pub(crate) const CONTAINER: &str = "script";
-/// Where the container can write.
+/// Folder in which the container can write.
 pub(crate) const WORK: &str = "/work";
 /// Longest name of a pod, which is that of its host, too.
 const MAX_NAME: usize = 63;
@@ -65,7 +65,7 @@ pub struct PodTemplate {
     pub limits: Limits,
 }
 
-/// Why a script has no pod: it is too large to travel in one. The text is for its caller.
+/// Reason that a script has no pod: it is too large to travel in one. The text is for its caller.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error(
     "The script with its input_data and input_files is too large to be run here: {size} KiB, and at most {most} KiB can \

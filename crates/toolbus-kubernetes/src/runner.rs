@@ -27,7 +27,7 @@ pub struct KubernetesRunner {
     runs: PodRuns,
 }
 
-/// Why no script can be run in a cluster. The texts are for an operator.
+/// Reason that no script can be run in a cluster. The texts are for an operator.
 #[derive(Debug, thiserror::Error)]
 pub enum ClusterError {
     /// The daemon does not run in a pod, or without a service account.
@@ -36,12 +36,12 @@ pub enum ClusterError {
          `script.kubernetes.kubeconfig`"
     )]
     NotInCluster(String),
-    /// The file says not how to reach a cluster.
+    /// The file does not describe access to a cluster.
     #[error("script.kubernetes.kubeconfig: the file `{}` cannot be used: {error}", file.display())]
     Kubeconfig {
         /// The file.
         file: PathBuf,
-        /// Why.
+        /// The reason.
         error: String,
     },
     /// The API server refuses what the runner needs.

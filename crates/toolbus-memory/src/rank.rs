@@ -53,7 +53,7 @@ impl TextWords {
     }
 }
 
-/// As [`rank_with_scores`], of texts whose words are known.
+/// Variant of [`rank_with_scores`] for texts whose words are known.
 #[must_use]
 pub fn rank_words(query: &str, documents: impl IntoIterator<Item = impl Borrow<TextWords>>) -> Vec<(usize, f64)> {
     let query = WordQuery::new(query);

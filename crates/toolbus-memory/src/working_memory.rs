@@ -75,7 +75,7 @@ pub trait WorkingMemory: fmt::Debug + Send + Sync + 'static {
     fn usage(&self) -> BoxFuture<'_, Result<MemoryUsage, MemoryError>>;
 }
 
-/// Whose entries they are.
+/// Owner of entries.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct MemoryOwner {
     /// Distinguishes the entries of one owner from those of all others.
@@ -116,7 +116,7 @@ impl MemoryOwner {
     }
 }
 
-/// Where the keys of a session are.
+/// Namespace of the keys of a session.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Namespace(Arc<str>);
 
@@ -249,7 +249,7 @@ impl KeyPrefix {
     }
 }
 
-/// Why a text is no key. The texts are for callers.
+/// Reason that a text is no key. The texts are for callers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum KeyError {
     /// There is none.
@@ -343,9 +343,9 @@ pub struct EntryInfo {
     pub tags: Vec<Arc<str>>,
     /// Length of its text, in characters.
     pub characters: u64,
-    /// When it was saved, since 1970.
+    /// Time at which it was saved, since 1970.
     pub saved_at: Duration,
-    /// When it ends, since 1970: from then on it is not found.
+    /// End, since 1970: from then on it is not found.
     pub expires_at: Duration,
 }
 

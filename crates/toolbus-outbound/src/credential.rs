@@ -40,11 +40,11 @@ pub struct ClientCredentials {
     pub client_id: String,
     /// The client's secret.
     pub client_secret: Secret,
-    /// Scopes to ask for.
+    /// Scopes to request.
     pub scopes: Vec<String>,
 }
 
-/// Why a credential cannot be used.
+/// Reason that a credential cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum CredentialError {
     /// An empty credential: an unset variable, most likely.

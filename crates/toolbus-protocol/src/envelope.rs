@@ -17,7 +17,7 @@ pub struct Envelope {
     pub message_type: String,
     /// Echoed in the reply; empty when absent.
     pub correlation_id: String,
-    /// Where the reply goes; empty when absent.
+    /// Reply address; empty when absent.
     pub reply_to: String,
     /// Unix seconds at which the message was sent.
     pub timestamp: Option<u64>,

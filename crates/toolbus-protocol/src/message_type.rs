@@ -4,7 +4,7 @@
 pub const TOOL_INVOKE_REQUEST: &str = "RockBot.Tools.ToolInvokeRequest";
 /// The result of a tool.
 pub const TOOL_INVOKE_RESPONSE: &str = "RockBot.Tools.ToolInvokeResponse";
-/// Why there is no result.
+/// Failure of a call without a result.
 pub const TOOL_ERROR: &str = "RockBot.Tools.ToolError";
 /// Progress of a running call.
 pub const TOOL_PROGRESS: &str = "Toolbus.ToolProgress";
@@ -18,7 +18,7 @@ pub const TOOL_LIST_REQUEST: &str = "Toolbus.ToolListRequest";
 pub const TOOL_LIST_RESPONSE: &str = "Toolbus.ToolListResponse";
 /// Asks which of the sender's services fit a text.
 pub const TOOL_HINTS_REQUEST: &str = "Toolbus.ToolHintsRequest";
-/// Which services fit a text.
+/// Services that fit a text.
 pub const TOOL_HINTS_RESPONSE: &str = "Toolbus.ToolHintsResponse";
 /// Requests the description of a daemon.
 pub const PING: &str = "Toolbus.Ping";

@@ -4,7 +4,7 @@
 pub const TOOL_INVOKE: &str = "tool.invoke";
 /// Requests to run a tool of an MCP server.
 pub const TOOL_INVOKE_MCP: &str = "tool.invoke.mcp";
-/// Where a reply goes that has no address.
+/// Topic of replies to requests without a reply address.
 pub const TOOL_RESULT: &str = "tool.result";
 /// Requests to cancel a running call.
 pub const TOOL_CANCEL: &str = "tool.cancel";
@@ -37,7 +37,7 @@ pub fn control_of(control: &str, invoke: &str) -> Option<String> {
     (rest.is_empty() || rest.starts_with('.')).then(|| format!("{control}{rest}"))
 }
 
-/// Which of [`TOOL_LIST`], [`TOOL_HINTS`] and [`TOOL_PING`] a topic is, or [is of](control_of).
+/// Returns the one of [`TOOL_LIST`], [`TOOL_HINTS`] and [`TOOL_PING`] that a topic is, or [is of](control_of).
 #[must_use]
 pub fn control_in(topic: &str) -> Option<&'static str> {
     let is_of =
@@ -45,31 +45,31 @@ pub fn control_in(topic: &str) -> Option<&'static str> {
     [TOOL_LIST, TOOL_HINTS, TOOL_PING].into_iter().find(is_of)
 }
 
-/// Where `provider`, a program that provides tools, takes calls from.
+/// Topic of the calls for `provider`, a program that provides tools.
 #[must_use]
 pub fn of_provider(provider: &str) -> String {
     format!("{TOOL_INVOKE}.provider.{provider}")
 }
 
-/// Where `agent` hears which MCP servers there are for it.
+/// Topic of the lists of MCP servers for `agent`.
 #[must_use]
 pub fn mcp_servers(agent: &str) -> String {
     format!("tool.meta.mcp.{agent}")
 }
 
-/// Where `agent` hears the replies to its requests about MCP servers.
+/// Topic of the replies to requests of `agent` about MCP servers.
 #[must_use]
 pub fn mcp_manage_response(agent: &str) -> String {
     format!("mcp.manage.response.{agent}")
 }
 
-/// Where `agent` hears that its tools changed.
+/// Topic of the notifications to `agent` that its tools changed.
 #[must_use]
 pub fn tools_changed(agent: &str) -> String {
     format!("tool.meta.tools.{agent}")
 }
 
-/// Where `agent` hears that a task is due that it scheduled.
+/// Topic of the due tasks that `agent` scheduled.
 #[must_use]
 pub fn scheduled_task(agent: &str) -> String {
     format!("scheduled.task.{agent}")
@@ -80,19 +80,19 @@ pub const DISCOVERY_ANNOUNCE: &str = "discovery.announce";
 /// Statements of agents about tasks that they work on.
 pub const AGENT_TASK_STATUS: &str = "agent.task.status";
 
-/// Where `agent` gets its tasks.
+/// Topic of the tasks for `agent`.
 #[must_use]
 pub fn agent_task(agent: &str) -> String {
     format!("agent.task.{agent}")
 }
 
-/// Where `agent` hears that a task is to be given up.
+/// Topic of the cancellations of tasks of `agent`.
 #[must_use]
 pub fn agent_task_cancel(agent: &str) -> String {
     format!("agent.task.cancel.{agent}")
 }
 
-/// Where `caller` gets the results of tasks that it gave.
+/// Topic of the results of tasks that `caller` gave.
 #[must_use]
 pub fn agent_response(caller: &str) -> String {
     format!("agent.response.{caller}")
@@ -101,25 +101,25 @@ pub fn agent_response(caller: &str) -> String {
 /// Reports of sub-agents.
 pub const SUBAGENT_REPORT: &str = "subagent.report";
 
-/// Where the agents of `pool` hear of tasks.
+/// Topic of the tasks for the agents of `pool`.
 #[must_use]
 pub fn subagent_task(pool: &str) -> String {
     format!("subagent.task.{pool}")
 }
 
-/// Where the agents of `pool` hear of tasks that are not to be worked on any more.
+/// Topic of the cancellations of tasks for the agents of `pool`.
 #[must_use]
 pub fn subagent_cancel(pool: &str) -> String {
     format!("subagent.cancel.{pool}")
 }
 
-/// Where `agent` hears how far its sub-agents are.
+/// Topic of the progress of the sub-agents of `agent`.
 #[must_use]
 pub fn subagent_progress(agent: &str) -> String {
     format!("subagent.progress.{agent}")
 }
 
-/// Where `agent` hears what became of the tasks of its sub-agents.
+/// Topic of the outcomes of the tasks of the sub-agents of `agent`.
 #[must_use]
 pub fn subagent_result(agent: &str) -> String {
     format!("subagent.result.{agent}")

@@ -76,7 +76,7 @@ pub enum StoreUrl {
     Redis(RedisUrl),
 }
 
-/// Why a text names no store.
+/// Reason that a text names no store.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum StoreUrlError {
     /// A kind of store that there is not.

@@ -36,7 +36,7 @@ struct Entries {
     started: BTreeMap<u64, RequestKey>,
     /// Entries with a reply, in the same order.
     answered: BTreeMap<u64, RequestKey>,
-    /// When each entry expires, and its number: the first to expire first.
+    /// Expiry and number of each entry, the first to expire first.
     ends: BTreeSet<(Instant, u64)>,
     next: u64,
     usage: LedgerUsage,

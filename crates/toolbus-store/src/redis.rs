@@ -25,7 +25,7 @@ pub use self::memory::RedisMemory;
 pub use self::replicas::Versions;
 pub use self::url::{RedisUrl, RedisUrlError};
 
-/// Where a server is, and what is kept there.
+/// Address of a server, and the data that is kept there.
 #[derive(Debug, Clone)]
 pub struct RedisSettings {
     /// The server.

@@ -29,7 +29,7 @@ pub struct VolatileMemory {
 #[derive(Debug, Default)]
 struct MemoryState {
     owners: HashMap<Arc<str>, BTreeMap<EntryKey, HeldEntry>>,
-    /// When each entry ends, with its owner.
+    /// End of each entry, with its owner.
     ends: BTreeSet<(Duration, Arc<str>, EntryKey)>,
     shares: HashMap<Arc<str>, UsedMemory>,
     /// Entries of each owner's namespaces.

@@ -46,7 +46,7 @@ struct CallRecorderShared {
 /// One call on its way.
 struct CallTelemetry {
     shared: Arc<CallRecorderShared>,
-    /// Where its request came from; absent for a call within a call.
+    /// Queue and topic of its request; absent for a call within a call.
     destination: Option<Arc<Destination>>,
     trace: Trace,
     /// The tool's labels, once it was to run.

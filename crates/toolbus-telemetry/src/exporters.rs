@@ -54,7 +54,7 @@ pub struct Exporters {
     health: Arc<ExportHealth>,
 }
 
-/// Why telemetry could not be set up.
+/// Reason that telemetry could not be set up.
 #[derive(Debug, thiserror::Error)]
 pub enum TelemetryError {
     /// A variable or a setting is not valid.
@@ -65,7 +65,7 @@ pub enum TelemetryError {
     Exporter {
         /// `traces`, `metrics` or `logs`.
         signal: &'static str,
-        /// Why.
+        /// The reason.
         source: TransportError,
     },
     /// Metrics could not be offered to scrapers.
@@ -79,7 +79,7 @@ pub enum TelemetryError {
 /// Number of signals.
 pub const SIGNALS: usize = Signal::ALL.len();
 
-/// Where a signal is exported to.
+/// Target of the export of a signal.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ExportTarget {
     /// `traces`, `metrics` or `logs`.
@@ -90,7 +90,7 @@ pub struct ExportTarget {
     pub origin: String,
 }
 
-/// Where each signal would be exported to, without exporting any.
+/// Returns the export target of each signal, without exporting any.
 ///
 /// # Errors
 ///

@@ -126,7 +126,7 @@ impl<P: LogProcessor> LogProcessor for CleanLogs<P> {
 #[derive(Debug)]
 pub(crate) struct WatchedLogs<E> {
     pub(crate) exporter: E,
-    /// Where it sends to, without credentials.
+    /// Endpoint that it sends to, without credentials.
     pub(crate) endpoint: String,
     pub(crate) health: Arc<ExportHealth>,
     pub(crate) waiting: Arc<ExportQueue>,

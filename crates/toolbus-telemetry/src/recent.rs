@@ -1,4 +1,4 @@
-//! The calls of the last minutes, kept in memory for operators who ask what became of one.
+//! The calls of the last minutes, kept in memory for operators.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -48,7 +48,7 @@ pub struct RecentCall {
     pub number: u64,
     /// Number of the call around it; absent for a call that no tool made.
     pub around: Option<u64>,
-    /// When its request arrived.
+    /// Arrival of its request.
     pub arrived: SystemTime,
     /// The queue that the request came from; absent for a call that no message brought.
     pub queue: Option<Arc<str>>,
@@ -100,7 +100,7 @@ pub struct RecentPayload {
 pub struct RecentEnd {
     /// `ok`, `error`, a code of the wire, `requeued`, or `attached`: another call of its identity ran, and was replied.
     pub status: &'static str,
-    /// As metrics have it in `error.type`.
+    /// Value of `error.type` in metrics.
     pub cause: Option<&'static str>,
     /// Whether the reply is one that was given before.
     pub replayed: bool,

@@ -44,19 +44,19 @@ impl Scanner {
         RuleSet::parse(include_str!("scan/rules.toml")).map(|rules| Self(Arc::new(rules)))
     }
 
-    /// Why a tool is suspect; empty when nothing was found. `removed` is what cleaning its texts took out.
+    /// Reasons that a tool is suspect; empty when nothing was found. `removed` is what cleaning its texts took out.
     #[must_use]
     pub fn tool(&self, tool: &ToolDescriptor, removed: &Removed) -> Arc<[Suspicion]> {
         self.scan(&ToolTexts(tool), removed)
     }
 
-    /// Why texts that belong together are suspect, such as a server's descriptions, each with the name of its path.
+    /// Reasons that related texts are suspect, such as a server's descriptions, each with the name of its path.
     #[must_use]
     pub fn texts(&self, texts: &[(&str, &str)], removed: &Removed) -> Arc<[Suspicion]> {
         self.scan(&texts, removed)
     }
 
-    /// Why a rule is there, by its id.
+    /// Purpose of a rule, by its id.
     #[must_use]
     pub fn why(&self, rule: &str) -> Option<&str> {
         self.0.why(rule)

@@ -153,7 +153,7 @@ pub(crate) enum TextRole {
     Value,
 }
 
-/// Where a text is.
+/// Path of a text.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct TextPath<'a> {
     /// Path of what the text is in.

@@ -216,7 +216,7 @@ struct CharWalk<'a> {
     last: Option<char>,
     /// Whether the last character was a variation selector.
     after_selector: bool,
-    /// Where a flag's tags end, while they go on.
+    /// Position at which a flag's tags end, while they go on.
     flag_until: usize,
     /// Whether any of the text is written from right to left; `None` until that matters.
     from_right: Option<bool>,

@@ -139,7 +139,7 @@ enum BrowseError {
 struct PageRequest<'a> {
     url: &'a Url,
     mode: BrowseMode,
-    /// Whose slots and turns it takes.
+    /// Owner of the slots and turns that it takes.
     owner: Arc<str>,
     turns: &'a Turns,
     until: Instant,

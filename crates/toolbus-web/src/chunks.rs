@@ -18,7 +18,7 @@ const DIGEST: usize = 10;
 /// Longest title before a table, in characters.
 const MAX_TITLE: usize = 200;
 
-/// When pages are split, and how their chunks are kept.
+/// Limits by which pages are split, and the memory of their chunks.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ChunkSettings {
     /// Length above which a page is split, in characters.

@@ -56,7 +56,7 @@ pub(crate) struct FetchedPage {
     pub(crate) slot: Option<Slot>,
 }
 
-/// Why there is no page.
+/// Reason that there is no page.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum FetchError {
     /// The rules refuse it.
@@ -216,7 +216,7 @@ impl FetchError {
         }
     }
 
-    /// Why the egress rules refused it, if they did.
+    /// Refusal of the egress rules, if it is one.
     pub(crate) const fn refusal(&self) -> Option<&Refusal> {
         match self {
             Self::Refused(refusal) | Self::RefusedAfterRedirect(refusal) => Some(refusal),
@@ -244,7 +244,7 @@ async fn within<T>(until: Instant, task: impl Future<Output = T>) -> Result<T, F
     tokio::time::timeout_at(until.into(), task).await.map_err(|_| FetchError::Timeout)
 }
 
-/// Returns the time that a server asks to wait: seconds, or until a date.
+/// Returns the time that a server requests to wait: seconds, or until a date.
 pub(crate) fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     let value = headers.get(RETRY_AFTER)?.to_str().ok()?.trim();
     if let Ok(seconds) = value.parse() {

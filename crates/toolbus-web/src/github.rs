@@ -62,7 +62,7 @@ pub(crate) enum GitHubReply {
 enum ApiError {
     /// There is nothing of the kind, or it is not given.
     Absent,
-    /// As [`GitHubReply::Limited`].
+    /// Counterpart of [`GitHubReply::Limited`].
     Limited(Option<i64>),
 }
 

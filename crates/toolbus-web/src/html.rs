@@ -41,7 +41,7 @@ pub struct HtmlLimits {
     depth: u32,
     /// Most nodes.
     nodes: usize,
-    /// When to stop.
+    /// Time to stop.
     until: Instant,
     /// Most bytes of Markdown.
     output: usize,
@@ -54,7 +54,7 @@ impl HtmlLimits {
         Self { depth: MAX_DEPTH, nodes: MAX_NODES, until: Clock::SYSTEM.now() + time, output }
     }
 
-    /// When to stop.
+    /// Time to stop.
     pub(crate) const fn until(&self) -> Instant {
         self.until
     }

@@ -2,7 +2,7 @@
 //!
 //! [`tools`] makes `web_browse`, and `web_search` where a search engine is configured. A page goes this way:
 //!
-//! 1. `fetch` asks for it, through the egress rules of `toolbus-outbound`, redirect by redirect. `github` reads what is at
+//! 1. `fetch` requests it, through the egress rules of `toolbus-outbound`, redirect by redirect. `github` reads pages of
 //!    GitHub by its API instead.
 //! 2. [`page`] finds out what it is, and decodes it. [`html`] turns HTML into Markdown.
 //! 3. `browse` cleans the text, and marks suspect parts of it.
@@ -49,7 +49,7 @@ pub const BROWSE_GUIDE: &str = include_str!("browse_guide.md");
 /// Time that is left of a call for its reply.
 const MARGIN: Duration = Duration::from_millis(100);
 
-/// Why there are no web tools.
+/// Reason that there are no web tools.
 #[derive(Debug, thiserror::Error)]
 pub enum WebError {
     /// No HTTP client.

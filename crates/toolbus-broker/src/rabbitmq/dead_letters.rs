@@ -30,7 +30,7 @@ const MAX_TOPICS: usize = 256;
 const OF_EARLIER_DELIVERIES: [&str; 8] =
     ["x-death", "x-first-death-", "x-last-death-", "x-delivery-count", "x-acquired-count", "x-opt-deaths", "CC", "BCC"];
 
-/// Why dead letters cannot be read, or one not be published.
+/// Reason that dead letters cannot be read, or one not be published.
 #[derive(Debug, thiserror::Error)]
 pub enum DeadLetterError {
     /// The settings are not valid.
@@ -80,9 +80,10 @@ pub struct DeadLetter {
     amqp: Delivery,
     /// Properties of the dead letter.
     pub properties: Properties,
-    /// Why it is dead: one of the daemon's reasons, or the broker's (`expired`, `delivery_limit`, …); empty: not known.
+    /// Reason of its death: one of the daemon's reasons, or the broker's (`expired`, `delivery_limit`, …); empty: not
+    /// known.
     pub reason: String,
-    /// Where it was to go, if it is a reply.
+    /// Reply address, if it is a reply.
     pub reply_to: Option<String>,
     /// Since when, in seconds since 1970.
     pub since: Option<u64>,

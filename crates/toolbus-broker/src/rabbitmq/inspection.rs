@@ -78,7 +78,7 @@ pub struct OwnQueue {
     pub broker_time: Option<u64>,
 }
 
-/// Which declaration is made.
+/// Kind of declaration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum DeclareForm {
     /// Only looks.

@@ -8,7 +8,7 @@ use toolbus_protocol::{Properties, header};
 /// AMQP's mark of a message that survives a restart of the broker.
 const PERSISTENT: u8 = 2;
 const TRANSIENT: u8 = 1;
-/// Where a quorum queue counts earlier deliveries.
+/// Header in which a quorum queue counts earlier deliveries.
 const DELIVERY_COUNT: &str = "x-delivery-count";
 
 /// Reads what arrived. Nothing is refused: what has an unexpected type is left out.
@@ -90,7 +90,7 @@ fn read_headers(table: &FieldTable) -> Vec<(String, String)> {
     table.into_iter().filter_map(readable).collect()
 }
 
-/// Whether a header says what its sender leaves itself, such as one run of a call that it may send again.
+/// Whether a header restricts its sender, such as to one run of a call that it may send again.
 fn narrows(name: &str) -> bool {
     let all = [header::TOOL_PROFILE, header::BINDING, header::IDEMPOTENCY_KEY, header::HOPS];
     all.iter().any(|narrow| name == *narrow || name == header::on_the_wire(narrow))

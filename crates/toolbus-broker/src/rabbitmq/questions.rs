@@ -48,7 +48,7 @@ pub(super) struct Questions {
     /// Channels in transaction mode that are not in use.
     idle: Mutex<Vec<Channel>>,
     verdicts: Mutex<LruCache<Permission, Verdict>>,
-    /// When every error that questions have cost is earned again.
+    /// Time at which every error that questions have cost is earned again.
     even: Mutex<Instant>,
 }
 

@@ -90,7 +90,7 @@ pub struct Tls {
     pub key: Option<PathBuf>,
 }
 
-/// Why settings cannot be right.
+/// Reason that settings are invalid.
 #[derive(Debug, thiserror::Error)]
 pub enum SettingsError {
     /// There is no URL.
@@ -99,7 +99,7 @@ pub enum SettingsError {
     /// One URL is not valid. The URL itself is not shown: it may hold a password.
     #[error("bus.url, number {position}: {error}")]
     Url {
-        /// Which one, from 1.
+        /// Number of the URL, from 1.
         position: usize,
         /// Error in the URL.
         error: AmqpUrlError,

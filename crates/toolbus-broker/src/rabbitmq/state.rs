@@ -49,7 +49,7 @@ struct Hidden {
     publish: bool,
     /// The broker's reason to take no messages.
     alarm: Option<String>,
-    /// That it does not confirm them, without saying why.
+    /// State of a broker that does not confirm them, without a reason.
     unconfirmed: Option<String>,
     /// Numbers of the consumers, in the order of the shown ones.
     consumers: Vec<u64>,

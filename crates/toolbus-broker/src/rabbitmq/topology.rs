@@ -31,7 +31,7 @@ pub(super) const NODE_DOWN: &str = "home node";
 /// The key of the configuration that decides the type of our queues.
 pub(super) const QUEUE_TYPE_KEY: &str = "bus.queue_type";
 
-/// Why something could not be declared or subscribed.
+/// Reason that something could not be declared or subscribed.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum TopologyError {
     /// Failure that may not recur later.
@@ -344,7 +344,7 @@ pub(super) async fn remove(connection: &Connection, settings: &Checked, queues: 
 
 /// Whether the queue exists and has no consumers. RabbitMQ refuses `if_unused` for a quorum queue, and its consumer count
 /// includes a cancelled consumer until the last delivery of that consumer is settled. While the count is not zero, this
-/// function asks again, for at most 3 s.
+/// function repeats the query, for at most 3 s.
 async fn is_unused(connection: &Connection, queue: &str) -> bool {
     for _ in 0..UNUSED_LOOKS {
         match consumer_count(connection, queue).await {

@@ -46,7 +46,7 @@ impl<'t> Blocks<'t> {
         rest.get(..memchr(b'\n', rest).map_or(rest.len(), |end| end + 1)).unwrap_or_default()
     }
 
-    /// Where the line begins that `at` is in.
+    /// Returns the beginning of the line that `at` is in.
     fn line_start(&self, at: usize) -> usize {
         let before = self.text.as_bytes().get(..at).unwrap_or_default();
         memrchr(b'\n', before).map_or(0, |newline| newline + 1)
@@ -91,7 +91,7 @@ impl<'t> Blocks<'t> {
         }
     }
 
-    /// Where the table ends that begins with this line, if it is certain: each of its lines begins with a bar.
+    /// Returns the end of the table that begins with this line, if it is certain: each of its lines begins with a bar.
     fn table(&self, start: usize, line: &[u8]) -> Option<usize> {
         let rows = start + line.len();
         let delimiters = self.line(rows);
@@ -323,7 +323,7 @@ impl Fence {
         length >= self.length && is_blank(line.get(length..).unwrap_or_default())
     }
 
-    /// Where the block ends whose content this is: after the line that closes it, if any does.
+    /// Returns the end of the block with this content: after the line that closes it, if any does.
     fn end(&self, content: &[u8]) -> usize {
         let finder = memmem::Finder::new(if self.character == b'`' { b"```" } else { b"~~~" });
         let mut from = 0;

@@ -92,7 +92,8 @@ struct Packer<'t, M: Iterator<Item = CutMark>> {
 }
 
 impl<M: Iterator<Item = CutMark>> Packer<'_, M> {
-    /// Where the chunk from `start` ends: between `low` and `high`, and before `wanted` if the structure allows it.
+    /// Returns the end of the chunk from `start`: between `low` and `high`, and before `wanted` if the structure allows
+    /// it.
     fn cut(&mut self, start: usize, low: usize, wanted: usize, high: usize) -> usize {
         while self.window.front().is_some_and(|mark| mark.at <= start) {
             self.window.pop_front();

@@ -31,7 +31,7 @@ const ALPN: [&[u8]; 2] = [b"h2", b"http/1.1"];
 /// The addresses of a name, or why there are none.
 type Addresses = Pin<Box<dyn Future<Output = io::Result<Vec<IpAddr>>> + Send>>;
 
-/// Looks the addresses of a name up; the default asks the system.
+/// Looks the addresses of a name up; the default queries the system.
 pub type HostLookup = Arc<dyn Fn(String) -> Addresses + Send + Sync>;
 
 /// Sends requests to hosts that the rules allow. Clones share rules and settings.
@@ -52,7 +52,7 @@ impl fmt::Debug for Egress {
     }
 }
 
-/// Why there is no response.
+/// Reason that there is no response.
 #[derive(Debug, thiserror::Error)]
 pub enum EgressError {
     /// The rules refuse it.

@@ -39,11 +39,11 @@ struct Link {
     /// Counts connections, so that a failure ends none but the one that it happened on.
     number: u64,
     delays: ExponentialBackoff,
-    /// When the next attempt may be made, and why the last one failed.
+    /// Earliest time of the next attempt, and the reason that the last one failed.
     next: Option<(Instant, String)>,
 }
 
-/// Why an attempt failed.
+/// Reason that an attempt failed.
 enum RedisFailure {
     /// There is no connection.
     Away(String),

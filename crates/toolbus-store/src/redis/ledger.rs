@@ -105,7 +105,7 @@ redis.call('HINCRBY', counts, 'entries', 1)
 redis.call('HINCRBY', counts, 'bytes', ENTRY_BYTES)
 return reply(0)";
 
-/// Arguments: run, answer, most entries, most bytes.
+/// Arguments: run, reply, most entries, most bytes.
 const FINISH: &str = "
 local found = known()
 if not found or found[3] ~= ARGV[4] then return reply(2) end

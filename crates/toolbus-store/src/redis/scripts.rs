@@ -14,7 +14,7 @@ redis.call('HSET', KEYS[1], ARGV[1], ARGV[2])
 redis.call('HINCRBY', KEYS[2], ARGV[4], 1)
 return 1";
 
-/// As `PUT`, where the present value is the expected one, or the new one already.
+/// Variant of `PUT` that applies where the present value is the expected one, or the new one already.
 ///
 /// Arguments as for `PUT`, then: the expected value, `1` if one is expected. Returns 1, 0 if the namespace is full, and
 /// -1 if there is another value.

@@ -123,7 +123,7 @@ fn open(folder: &Path) -> Result<SqliteLedger, String> {
     SqliteLedger::open(&folder.join("store.db"), limits, Clock::SYSTEM).map_err(|error| error.to_string())
 }
 
-/// Knowledge of the keys: that they began, and how they were answered.
+/// Known state of the keys: that they began, and their replies.
 type Known = BTreeMap<u16, Option<Bytes>>;
 
 #[derive(Clone)]

@@ -44,7 +44,7 @@ pub(super) struct Carried<'a> {
 }
 
 impl RequestCredentials {
-    /// Those of a request of the tool `name`. Fetches a token if one is needed and none is valid.
+    /// Returns the credentials of a request of the tool `name`. Fetches a token if one is needed and none is valid.
     ///
     /// # Errors
     ///
@@ -125,7 +125,7 @@ impl EndpointCredentials {
         auth.per_agent().map(of_agent).collect::<Result<_, _>>().map(Self::PerAgent)
     }
 
-    /// Those of `caller`, for the tool `name`.
+    /// Returns the credentials of `caller`, for the tool `name`.
     ///
     /// # Errors
     ///

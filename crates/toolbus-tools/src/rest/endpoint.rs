@@ -23,7 +23,7 @@ pub(super) struct EndpointExecutor {
     pub(super) template: UrlTemplate,
     pub(super) credentials: EndpointCredentials,
     pub(super) body: Body,
-    /// Where arguments go, if a specification says so.
+    /// Routes of arguments, if a specification defines them.
     pub(super) routes: Option<ArgumentRoutes>,
     /// Whether a specification chose the host.
     pub(super) is_guarded: bool,

@@ -18,7 +18,7 @@ use super::credentials::ResponseMask;
 /// Most of an error's body that is passed on, in bytes.
 const MAX_ERROR_BODY: usize = 4096;
 
-/// Longest wait that a server may ask for.
+/// Longest wait that a server may request.
 const MAX_RETRY_AFTER: Duration = Duration::from_secs(3600);
 
 /// Limit to the part of a response that is read, in bytes after decompression.

@@ -1,4 +1,4 @@
-//! Where the arguments of an operation go: path, query, headers or body, in the form that its specification asks for.
+//! Routes of the arguments of an operation: to path, query, headers or body, in the form of its specification.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -10,7 +10,7 @@ use toolbus_outbound::headers::parse_value;
 
 use super::template::text;
 
-/// Where the arguments of an operation go, by their names. Those without a route are fields of the body.
+/// Routes of the arguments of an operation, by their names. Those without a route are fields of the body.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct ArgumentRoutes {
     pub(super) routes: BTreeMap<String, Route>,
@@ -19,7 +19,7 @@ pub(super) struct ArgumentRoutes {
     pub(super) needs_key: bool,
 }
 
-/// Where one argument goes.
+/// Route of one argument.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Route {
     /// To the placeholder of the same name.

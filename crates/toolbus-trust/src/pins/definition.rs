@@ -99,7 +99,7 @@ impl Definition {
         self.digest
     }
 
-    /// As JSON, on one line.
+    /// The definition as JSON, on one line.
     #[must_use]
     pub const fn as_json(&self) -> &Arc<str> {
         &self.text

@@ -22,9 +22,9 @@ pub struct PinEntry {
     pub is_held: bool,
     /// Since when it is like this; `None` if that is not recorded, as of a missing tool.
     pub since: Option<String>,
-    /// When its definition was pinned; `None` if none is.
+    /// Time at which its definition was pinned; `None` if none is.
     pub pinned: Option<String>,
-    /// Why it is quarantined.
+    /// Reason that it is quarantined.
     pub reason: Option<String>,
 }
 
@@ -39,7 +39,7 @@ pub struct Difference {
     pub after: Option<Definition>,
 }
 
-/// Why there is nothing to show, or to approve.
+/// Reason that there is nothing to show, or to approve.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Mismatch {
     /// Nothing has the name.

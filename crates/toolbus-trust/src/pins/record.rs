@@ -23,7 +23,7 @@ pub(super) struct PinRecord {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct SourceRecord {
-    /// When it was first seen.
+    /// Time at which it was first seen.
     pub(super) since: String,
     /// Fingerprint of its set of tools.
     pub(super) digest: Digest,
@@ -45,12 +45,12 @@ pub(super) struct SourceRecord {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Pin {
-    /// When this definition was pinned.
+    /// Time at which this definition was pinned.
     pub(super) since: String,
-    /// When an operator approved it; `None`: it is the first definition.
+    /// Time at which an operator approved it; `None`: it is the first definition.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) approved: Option<String>,
-    /// When a tool of its name was first seen; `None`: at `since`. It does not change with the definition.
+    /// Time at which a tool of its name was first seen; `None`: at `since`. It does not change with the definition.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) first: Option<String>,
     pub(super) digest: Digest,
@@ -75,7 +75,7 @@ pub(super) struct PresentTool {
     /// The name that it is called by.
     pub(super) name: Arc<str>,
     pub(super) definition: Definition,
-    /// Why its texts are suspect; `None` if they are not.
+    /// Reason that its texts are suspect; `None` if they are not.
     pub(super) finding: Option<String>,
 }
 
@@ -84,7 +84,7 @@ pub(super) struct PresentTool {
 pub(super) struct ReviewTime<'a> {
     /// The present time.
     pub(super) now: &'a str,
-    /// When tools that are new now count as first seen.
+    /// Time at which tools that are new now count as first seen.
     pub(super) first: &'a str,
 }
 
@@ -163,7 +163,7 @@ impl Pin {
         self
     }
 
-    /// When a tool of its name was first seen here.
+    /// Time at which a tool of its name was first seen here.
     pub(super) fn first(&self) -> &str {
         self.first.as_deref().unwrap_or(&self.since)
     }

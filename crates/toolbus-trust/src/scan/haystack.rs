@@ -26,7 +26,7 @@ pub(super) trait TextSource {
 /// Texts as the rules know them, one after the other.
 pub(super) struct Haystack {
     text: String,
-    /// Where each ends.
+    /// End of each text.
     ends: Vec<usize>,
     /// The number of the first that is left out.
     left_out: Option<usize>,

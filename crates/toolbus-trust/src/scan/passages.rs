@@ -1,4 +1,4 @@
-//! Where a long text, such as a page, addresses the model.
+//! Passages of a long text, such as a page, that address the model.
 
 use std::collections::BTreeMap;
 use std::ops::Range;

@@ -14,7 +14,7 @@ const MAX_CACHE: usize = 8 * 1024 * 1024;
 /// Most matches of one pattern that are none of the rule's.
 const MAX_EXCEPTIONS: usize = 32;
 
-/// Why rules cannot be used.
+/// Reason that rules cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum RulesError {
     /// They are not written as rules are.

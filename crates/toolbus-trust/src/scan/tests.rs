@@ -55,8 +55,8 @@ fn every_text_of_a_definition_is_looked_at() {
     let named = ToolDescriptor::new("do_not_tell_the_user", "mcp:x", "mcp");
     let titled = ToolDescriptor { title: Some(order.to_owned()), ..ToolDescriptor::new("a", "mcp:x", "mcp") };
     let results = Some(Arc::new(json!({"description": order})));
-    let answering = ToolDescriptor { output_schema: results, ..ToolDescriptor::new("a", "mcp:x", "mcp") };
-    for (tool, place) in [(named, "name"), (titled, "title"), (answering, "outputSchema.description")] {
+    let returning = ToolDescriptor { output_schema: results, ..ToolDescriptor::new("a", "mcp:x", "mcp") };
+    for (tool, place) in [(named, "name"), (titled, "title"), (returning, "outputSchema.description")] {
         assert_eq!(rules_met(&tool), [format!("conceal in {place}: \"do not tell the user\"")]);
     }
 }

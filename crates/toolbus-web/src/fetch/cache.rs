@@ -1,4 +1,4 @@
-//! Pages that are kept to ask whether they have changed.
+//! Pages that are kept for revalidation.
 
 use std::sync::Arc;
 

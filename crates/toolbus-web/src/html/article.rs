@@ -1,4 +1,4 @@
-//! Which part of a page is its content, and what is left out of it.
+//! Selection of the part of a page that is its content, and of the elements that are left out of it.
 
 use toolbus_core::Clock;
 

@@ -68,7 +68,7 @@ pub(super) struct MarkdownWriter<'a> {
 }
 
 pub(super) struct Marker {
-    /// Where in the prefix.
+    /// Position in the prefix.
     at: usize,
     text: Cow<'static, str>,
 }

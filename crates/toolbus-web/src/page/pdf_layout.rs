@@ -58,7 +58,7 @@ struct Placed {
     size: f64,
 }
 
-/// Where a character is, seen from the line.
+/// Position of a character relative to the line.
 enum Step {
     On { gap: f64 },
     Script(Script),

@@ -54,7 +54,7 @@ pub(super) struct FoundOperation<'a> {
 #[derive(Default)]
 pub(super) struct Operations<'a> {
     pub(super) found: Vec<FoundOperation<'a>>,
-    /// Those that are no tools, each with why.
+    /// Operations that are no tools, each with the reason.
     pub(super) left_out: Vec<String>,
     /// Texts that patterns are compared with, for each operation.
     pub(super) seen: Vec<Vec<String>>,
