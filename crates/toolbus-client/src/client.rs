@@ -256,7 +256,7 @@ impl Client {
         let proven = message.proven;
         let unproven = UnprovenTopic { proven: &self.proven, topic: &request.topic };
         let published = bus.publish(&message).await;
-        // What is rejected closes no channel, so the topic stays proven.
+        // A rejection closes no channel, so the topic stays proven.
         if matches!(published, Ok(Routing::Routed)) || proven && matches!(published, Err(PublishError::Rejected(_))) {
             std::mem::forget(unproven);
             if !proven {

@@ -123,7 +123,7 @@ impl Tree {
                 self.lay_table(document, path, below);
             } else {
                 self.set(path, value, origin);
-                // What is below follows it in this order.
+                // Paths below it follow it in this order.
                 let below = document.spans.range::<KeyPath, _>((Bound::Excluded(&*path), Bound::Unbounded));
                 for (below, span) in below.take_while(|(below, _)| below.starts_with(path)) {
                     self.note(below, Origin::File { file: document.file.clone(), span: Some(*span) });
@@ -154,7 +154,7 @@ impl Tree {
     }
 
     fn put(&mut self, path: &[String], value: Value, origin: Origin) {
-        // What is below it follows it in this order.
+        // Paths below it follow it in this order.
         let below =
             self.origins.range(path.to_vec()..).map(|(known, _)| known).take_while(|known| known.starts_with(path));
         for known in below.cloned().collect::<Vec<_>>() {

@@ -52,7 +52,7 @@ impl ApiRequest<'_> {
             }
             Error::Auth(error) => ApiFailure::Refused(format!("there are no credentials for the API server: {error}")),
             error => {
-                // What failed at the bottom: the rest is of layers in between.
+                // The innermost error: the others are of layers in between.
                 let mut cause: &dyn std::error::Error = error;
                 while let Some(source) = cause.source() {
                     cause = source;

@@ -254,7 +254,7 @@ impl FromStr for StoreUrl {
             return Ok(Self::Redis(text.parse()?));
         }
         let path = text.strip_prefix("sqlite:").ok_or(StoreUrlError::Kind)?;
-        // What other programs read as an address or as a database in memory would be a strange file here.
+        // Other programs read such a path as an address or as a database in memory.
         let is_strange = path.starts_with("//") || path.starts_with(':') || path.ends_with('/');
         if path.is_empty() || is_strange || path.chars().any(char::is_control) {
             return Err(StoreUrlError::Path);

@@ -322,7 +322,7 @@ pub(crate) fn open(path: &Path, schema: &Schema) -> Result<Connection, OpenError
         }
     };
     if log == LogState::Torn {
-        // What was not whole must not stand behind what is written now: after another power loss it would be part of it.
+        // A torn frame must not follow new ones: after another power loss it would be part of the log.
         connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", (), |_| Ok(()))?;
     }
     Ok(connection)
@@ -406,7 +406,7 @@ fn check_header(path: &Path, schema: &Schema) -> Result<(), OpenError> {
     };
     let (found, known) = (usize::try_from(version).unwrap_or(usize::MAX), schema.migrations.len());
     match application {
-        // What another program left without an id is seen when it is opened.
+        // A database of another program without an id is recognised when it is opened.
         0 => Ok(()),
         ours if ours == u32::from_be_bytes(schema.application) && found <= known => Ok(()),
         ours if ours == u32::from_be_bytes(schema.application) => Err(OpenError::Newer { found, known }),

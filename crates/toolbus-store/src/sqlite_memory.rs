@@ -269,7 +269,7 @@ impl MemoryWriter {
                 return Ok(Err(MemoryError::Namespace { namespace: namespace.into(), max }));
             }
         }
-        // What does not grow is not refused, also where a limit was lowered.
+        // Without growth nothing is refused, also where a limit was lowered.
         let is_over = |before: u64, after: u64, max: u64| after > before && after > max;
         let (share_after, total_after) = (used(1, &owner.share)?, used(0, "")?);
         Ok(if is_over(share.entries, share_after.entries, max_entries) {

@@ -123,7 +123,7 @@ fn begin_span(
 
 impl ServerSpan {
     fn end(mut self, tool: Option<&str>, kind: RequestLabels) {
-        // What a client writes is no name of a span before it is known to be a tool's.
+        // A name from a client is part of a span's name only once it is known to be a tool's.
         if let Some(tool) = tool.map(bounded) {
             self.span.update_name(format!("{} {tool}", self.method));
             self.span.set_attribute(KeyValue::new("gen_ai.tool.name", tool.to_owned()));

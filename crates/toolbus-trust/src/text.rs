@@ -52,11 +52,11 @@ pub fn clean(text: &str, limit: usize) -> Cleaned<'_> {
     let mut walk = CharWalk::new(text);
     while let Some((at, kind)) = walk.next() {
         match kind {
-            // What was removed before it made it the first.
+            // Removed characters may have made it the first.
             CharKind::Kept(c) if kept.is_empty() && c.is_whitespace() => {}
             CharKind::Kept(c) if kept.len() + c.len_utf8() > limit => {
                 removed.cut = text.len() - at;
-                // What joins two characters has lost one of them.
+                // A joiner has lost one of its characters.
                 kept.truncate(kept.trim_end_matches(|c: char| c.is_whitespace() || joins_two(c)).len());
                 kept.push('…');
                 return Cleaned { text: Cow::Owned(kept), removed };
@@ -65,7 +65,7 @@ pub fn clean(text: &str, limit: usize) -> Cleaned<'_> {
             other => removed.count(other),
         }
     }
-    // What was removed after it made it the last.
+    // Removed characters may have made spaces the last.
     kept.truncate(kept.trim_end().len());
     Cleaned { text: Cow::Owned(kept), removed }
 }

@@ -270,7 +270,7 @@ impl PendingConfirms {
             }
         }
         if self.under_way.is_empty() {
-            // What is left belongs to publishes that failed otherwise.
+            // The remaining ones belong to publishes that failed otherwise.
             self.returned.clear();
         }
     }

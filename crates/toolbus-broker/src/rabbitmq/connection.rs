@@ -132,7 +132,7 @@ impl ConnectionSupervisor {
                     let connection = Arc::new(connection);
                     info!(role = %self.kind, broker = host, "connected to the broker");
                     self.state.opened(self.kind);
-                    // What the one before carried may have been noted after its loss.
+                    // Traffic of the previous connection may have been noted after its loss.
                     self.carried.store(false, Ordering::Relaxed);
                     *self.ended.lock() = CancellationToken::new();
                     self.connection.send_replace(Some(connection.clone()));

@@ -140,7 +140,7 @@ impl DeadLetters {
 
     /// Closes the connection in order.
     pub async fn close(self) {
-        // What is not settled by now goes back in any case.
+        // Unsettled messages go back in any case.
         let _ = within(self.connection.close(200, "done".into())).await;
     }
 }
@@ -312,7 +312,7 @@ impl DeadLetterQueue<'_> {
     async fn publishing(&mut self) -> Result<&mut ReplayChannel, DeadLetterError> {
         let open = match self.publishing.take() {
             Some(open) if open.channel.status().connected() => open,
-            // What it has declared is still there.
+            // Its declarations are still there.
             lost_channel => {
                 let channel = within(self.connection.create_channel()).await?.map_err(lost)?;
                 within(channel.confirm_select(ConfirmSelectOptions::default())).await?.map_err(lost)?;
@@ -352,7 +352,7 @@ impl DeadLetter {
     fn new(amqp: Delivery) -> Self {
         let properties = properties::read(&amqp.properties);
         let death = amqp.properties.headers().as_ref().and_then(first_death);
-        // What the broker puts aside has the headers of its sender, who may have written any.
+        // A message that the broker dead-letters has the headers of its sender, which may have written any.
         let ours = |name| if death.is_none() { properties.header(name).map(str::to_owned) } else { None };
         let reason = ours(header::DEAD_REASON).or_else(|| text_of(death.as_ref()?, "reason")).unwrap_or_default();
         let reply_to = ours(header::DEAD_REPLY_TO);

@@ -246,7 +246,7 @@ impl Inspection {
         if self.is_blocked() {
             return;
         }
-        // What was declared for it goes with it in any case.
+        // Declarations of the connection end with it in any case.
         let _ = tokio::time::timeout(RESPONSE_TIME, self.connection.close(200, "done".into())).await;
     }
 
@@ -258,7 +258,7 @@ impl Inspection {
                 Probed::Differs { .. } => Probed::Missing,
                 probed => probed,
             },
-            // What exists is good enough for a user that may declare nothing.
+            // An existing object suffices for a user that may declare nothing.
             Probed::Yes => match probe(DeclareForm::Wanted).await {
                 Probed::Refused(_) => Probed::Yes,
                 probed => probed,

@@ -204,7 +204,7 @@ impl<'t> Blocks<'t> {
                 _ => {}
             }
         }
-        // What the parser took for the last block may go on after the part that it saw.
+        // The last block of the parser may go on after the part that it saw.
         let last_line = self.line(last);
         let is_open = Fence::opened_by(last_line).is_some() || html_end(last_line).is_some();
         self.at = match last > start {

@@ -250,7 +250,7 @@ impl RedisMemory {
         let mut known = since;
         let mut last = since.map_or(0, |since| since.revision);
         let (mut saved, mut keys) = (Vec::new(), None);
-        // What was deleted while pages are read is seen by the next search: the first page counts them.
+        // The next search sees deletions during this one: the first page counts them.
         let mut first: Option<MemoryMark> = None;
         loop {
             let mut script = self.on(&self.scripts.changes, owner);
@@ -457,7 +457,7 @@ mod tests {
         assert!(memory.run::<bool>(&deletion).await.unwrap());
         assert!(memory.run::<bool>(&deletion).await.unwrap());
         assert!(!memory.delete(owner.clone(), key.clone()).await.unwrap());
-        // What was saved since stays.
+        // An entry that was saved since stays.
         memory.save(owner.clone(), entry()).await.unwrap();
         assert!(memory.run::<bool>(&deletion).await.unwrap());
         assert!(memory.get(owner, key.clone()).await.unwrap().is_some());

@@ -107,7 +107,7 @@ async fn a_collector_that_is_not_there_delays_nothing() {
         let daemon = Daemon::with(Some(endpoint.clone()), protocol, &[], rabbit());
         call(&daemon, 10);
         let started = Instant::now();
-        // Whether the exporter gives up first or the limit comes first is a matter of speed.
+        // The exporter may give up before the limit or after it.
         drop(daemon.exporters.shutdown(SHORT).await);
         assert!(started.elapsed() < SOON, "the end took {:?}", started.elapsed());
     }

@@ -25,7 +25,7 @@ async fn a_span_has_its_parent_its_attributes_and_its_time() {
     for protocol in [Protocol::Grpc, Protocol::HttpProtobuf] {
         let receiver = Receiver::start().await.unwrap();
         let daemon = Daemon::start(&receiver, protocol, &[]);
-        // What the log leaves out is exported all the same.
+        // Spans that the log leaves out are exported all the same.
         let log = daemon.logged("off", &[], || {
             let start = info_span!(target: TARGET, "mcp start", toolbus.mcp.server = "files", attempt = 2);
             start.in_scope(|| {

@@ -1,8 +1,8 @@
 //! The credentials and headers of requests, shared or by agent, and the mask that removes them from responses.
 //!
-//! What a [`ResponseMask`] changes, the caller can see, and a caller may choose what is echoed. So a mask knows the credentials of
-//! one request alone, and compares them whole: a part of one that changed a response could be guessed, character by
-//! character.
+//! The caller can see the changes of a [`ResponseMask`], and may choose the text that is echoed. So a mask has the
+//! credentials of one request alone, and compares them whole: a part of one that changed a response could be guessed,
+//! character by character.
 
 use std::borrow::Cow;
 use std::cmp::Reverse;

@@ -270,7 +270,7 @@ mod tests {
             "options": {"options": 5, "a[x]": 6, "a[y]": 7, "owner": null}, "paging": {"page": 8}
         });
         let sent = split(&routes, sent).query;
-        // What is `null` is not written.
+        // `null` is not written.
         let sent = sent.iter().filter(|(_, value)| !value.is_null());
         let names: Vec<_> = sent.map(|(name, _)| name.as_str()).collect();
         let expected =

@@ -30,7 +30,7 @@ const KEYS: [&str; 9] = [
 ///
 /// # Errors
 ///
-/// What is wrong with it, in the order of its entries.
+/// If entries are invalid: their mistakes, in order.
 pub fn endpoints_of_seeds(
     name: &str,
     text: &str,

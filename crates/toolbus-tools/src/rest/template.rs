@@ -102,7 +102,7 @@ impl UrlTemplate {
         let mut url = self.origin.clone();
         url.set_path(&path);
         url.set_query((!query.is_empty()).then_some(&query));
-        // What is checked above cannot fail here; a difference between that and the parser must not become a request.
+        // After the checks above this cannot fail; a difference between them and the parser must not become a request.
         let segments = url.path_segments().map_or(0, Iterator::count);
         (segments == self.path.len()).then_some(url).ok_or(UrlFillError::Unusable)
     }
@@ -352,7 +352,7 @@ mod tests {
                 "https://h:8443/v1/A/xBy?c=C&d=1",
             ),
             ("http://h/{a}/{a}?a={a}", json!({"a": 1}), "http://h/1/1?a=1"),
-            // What was filled in is not filled again.
+            // Placeholders in arguments are not filled.
             ("http://h/{a}?b={b}", json!({"a": "{b}", "b": "{a}{b}"}), "http://h/%7Bb%7D?b=%7Ba%7D%7Bb%7D"),
             ("http://h/{a}?a={a}", json!({"a": any}), &format!("http://h/{encoded}?a={encoded}")),
             // Dots are a step in the path alone.

@@ -163,7 +163,7 @@ impl PinState {
                 found.push((name.clone(), tool, state, digest, level));
             }
         }
-        // What makes it grow makes room.
+        // Growth of the record makes room first.
         if !changes.is_empty() {
             self.forget_gone();
         }

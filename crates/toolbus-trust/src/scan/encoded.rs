@@ -52,7 +52,7 @@ fn base64(run: &str) -> Option<String> {
     let config = GeneralPurposeConfig::new()
         .with_decode_padding_mode(DecodePaddingMode::Indifferent)
         .with_decode_allow_trailing_bits(true);
-    // What is left over of a run that is no whole number of bytes is ignored.
+    // The rest of a run that is no whole number of bytes is ignored.
     let run = run.get(..run.len() - usize::from(run.len() % 4 == 1))?;
     let alphabet = if run.contains(['-', '_']) { URL_SAFE } else { STANDARD };
     String::from_utf8(GeneralPurpose::new(&alphabet, config).decode(run).ok()?).ok()

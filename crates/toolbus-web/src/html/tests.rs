@@ -345,7 +345,7 @@ fn attributes_that_the_parser_copies_without_end_cut_the_page() {
     assert!(!converted(&font(10_000), PagePart::Full).is_cut);
     let cut = converted(&font(100_000), PagePart::Full);
     assert!(cut.is_cut && cut.markdown.matches("word").count() < 1500, "{}", cut.markdown.len());
-    // What is hidden stays so in the piece in which they become too many.
+    // Hidden elements stay hidden in the piece in which they become too many.
     let hidden = format!("<p><font hidden title='{}'>x{}", "a".repeat(1 << 20), "<p>word".repeat(2000));
     let cut = converted(&hidden, PagePart::Full);
     assert!(cut.is_cut && cut.markdown.is_empty(), "{}", cut.markdown);

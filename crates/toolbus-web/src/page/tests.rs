@@ -182,7 +182,7 @@ fn words_columns_lines_and_paragraphs_of_a_pdf_are_those_that_a_reader_sees() {
         (at(72.0, 720.0, 12, "Name") + &at(200.0, 720.0, 12, "12") + &at(240.0, 720.0, 12, "345"), "Name\t12\t345"),
         (at(72.0, 700.0, 12, "one") + &at(72.0, 686.0, 12, "two") + &at(72.0, 640.0, 12, "three"), "one\ntwo\n\nthree"),
         (at(72.0, 600.0, 12, "below") + &at(72.0, 700.0, 12, "above"), "below\n\nabove"),
-        // What is raised or lowered.
+        // Superscripts and subscripts.
         (at(72.0, 700.0, 12, "10") + &at(85.5, 705.0, 7, "23") + &at(97.0, 700.0, 12, "kg"), "10²³ kg"),
         (at(72.0, 700.0, 12, "H") + &at(80.7, 697.0, 7, "2") + &at(84.8, 700.0, 12, "O"), "H₂O"),
         (at(72.0, 705.0, 7, "1") + &at(76.5, 700.0, 12, "A note"), "1A note"),

@@ -73,7 +73,7 @@ impl SearchError {
             Self::OverQuota { .. } => "over_quota",
             Self::RateLimited { .. } => "rate_limited",
             Self::Status { .. } | Self::NoJson(_) => "http_error",
-            // What it asks is its own, as the network is.
+            // Engines behind this one count as its network.
             Self::Unreachable(_) | Self::Silent { .. } => "unreachable",
             Self::Invalid(_) => "invalid",
             Self::Timeout(_) => "timeout",
@@ -192,7 +192,7 @@ impl EngineError {
         let code = brave.and_then(|error| error.get("code")).and_then(Value::as_str).unwrap_or_default();
         let meta = |name: &str| brave.and_then(|error| error.pointer("/meta")?.get(name)).and_then(Value::as_u64);
         let is_used_up = meta("quota_limit").is_some_and(|limit| limit > 0 && meta("quota_current") >= Some(limit));
-        // What is wrong with an argument: of Brave, and of Tavily.
+        // The invalid argument, as Brave and Tavily report it.
         let invalid = brave.and_then(|error| error.pointer("/meta/errors/0")).or_else(|| body.pointer("/detail/0"));
         let location = invalid.map_or_else(String::new, location);
         let texts = [

@@ -1,7 +1,7 @@
 //! Schemas of OpenAPI as JSON Schema of arguments.
 //!
-//! What references lead to stands in `$defs`, so that a schema may refer to itself. Only keywords that apply to
-//! requests are kept.
+//! Targets of references stand in `$defs`, so that a schema may refer to itself. Only keywords that apply to requests
+//! are kept.
 
 use std::collections::{BTreeMap, BTreeSet};
 
