@@ -91,7 +91,7 @@ impl Api {
         Ok(Self { client: http_client(CONNECT_TIMEOUT, IDLE_TIMEOUT)?, base, key })
     }
 
-    /// Reads what is at a path below the base, and returns the JSON as it came.
+    /// Sends a GET to a path below the base, and returns the JSON as it came.
     ///
     /// # Errors
     ///

@@ -157,7 +157,7 @@ impl Bus for RabbitMq {
         Box::pin(async {
             let published = self.publisher.publish(message).await;
             match &message.target {
-                // It may be back by now: what was returned is lost only if there is no such queue.
+                // It may be back by now: a returned message is lost only if there is no such queue.
                 Target::DeadLetter(queue)
                     if published == Ok(Routing::Unroutable)
                         && self.has_queue(&topology::dead_letters_of(queue)).await != Some(false) =>

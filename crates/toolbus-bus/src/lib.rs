@@ -64,7 +64,7 @@ pub trait Bus: Send + Sync + 'static {
     /// settled.
     fn stop_consuming(&self) -> BoxFuture<'_, ()>;
 
-    /// Cancels what is still consumed, and closes all connections in order. Unsettled deliveries go back to their queues.
+    /// Cancels the remaining consumers, and closes all connections in order. Unsettled deliveries are requeued.
     fn close(&self) -> BoxFuture<'_, ()>;
 }
 
@@ -77,12 +77,12 @@ pub struct Subscription {
     pub topics: Vec<String>,
     /// Deliveries that may be unsettled at a time.
     pub prefetch: u16,
-    /// Largest body that is wanted, in bytes. RabbitMQ has no bound on what is sent: of a larger one, the
+    /// Largest body that is wanted, in bytes. RabbitMQ has no limit of its own: of a larger one, the
     /// beginning is delivered, so long, and the rest is dropped as it arrives.
     pub max_body: usize,
     /// Owner of the queue, and form of its declaration.
     pub ownership: Ownership,
-    /// Whether running calls wait for what it brings, such as the replies of other daemons. It is consumed until
+    /// Whether running calls wait for its deliveries, such as the replies of other daemons. It is consumed until
     /// [`Bus::close`], so that a drain cuts no call off from its reply.
     pub is_inbox: bool,
 }

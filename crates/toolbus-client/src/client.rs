@@ -148,7 +148,7 @@ impl Client {
         state.connected && state.consumers.iter().any(|(queue, confirmed)| *queue == self.queue && *confirmed)
     }
 
-    /// Returns what the bus is doing.
+    /// Returns the state of the bus.
     #[must_use]
     pub fn state(&self) -> watch::Receiver<BusState> {
         self.bus.state()

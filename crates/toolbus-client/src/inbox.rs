@@ -53,7 +53,7 @@ pub enum ClientError {
     /// No reply came in time.
     #[error("no answer came within {0:.1?}")]
     NoReply(Duration),
-    /// The reply is larger than what is read.
+    /// The reply is over the limit of its size.
     #[error("the answer has {0} bytes")]
     TooLarge(usize),
     /// The reply is no message of the wire.

@@ -12,7 +12,7 @@ use crate::tree::push_key;
 /// The key by which editors find the schema of a file.
 const SCHEMA: &str = "$schema";
 
-/// Looks for what is wrong with a JSON text before it is read.
+/// Looks for mistakes in a JSON text before it is read.
 ///
 /// # Errors
 ///

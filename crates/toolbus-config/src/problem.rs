@@ -5,7 +5,7 @@ use std::path::Path;
 
 use crate::format::ConfigFormat;
 
-/// Most problems that are shown; what is left off is counted.
+/// Most problems that are shown; the others are counted.
 pub const MAX_SHOWN: usize = 100;
 /// Most names that are listed where one of them is expected.
 const MAX_NAMED: usize = 24;
@@ -100,7 +100,7 @@ pub struct Problem {
     pub location: String,
     /// The full key, as it would be written in TOML; empty when the file could not be read.
     pub key: String,
-    /// Text on what is wrong and what is expected.
+    /// The mistake, and the expected form.
     pub what: String,
 }
 
@@ -153,7 +153,7 @@ pub fn near_names<'a>(missed: &str, names: impl IntoIterator<Item = &'a str>, mo
     near.into_iter().take(most).map(|(_, name)| name).collect()
 }
 
-/// `did you mean …?` and what is expected: the end of a problem's text. Of many names the first are listed.
+/// `did you mean …?` and the expected names: the end of a problem's text. Of many names the first are listed.
 pub fn expected(missed: &str, names: &[&str]) -> String {
     expected_of(missed, names, MAX_NAMED)
 }

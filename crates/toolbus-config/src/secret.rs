@@ -113,7 +113,7 @@ pub(crate) enum SecretError {
     TooLarge(String),
 }
 
-/// Replaces `{ env = … }` and `{ file = … }` by what they stand for; `None` for a secret in plain text, and for a table of
+/// Replaces `{ env = … }` and `{ file = … }` by their values; `None` for a secret in plain text, and for a table of
 /// another form.
 pub(crate) fn resolve(value: &Value, environment: &BTreeMap<String, String>) -> Option<Result<Value, SecretError>> {
     let table = value.as_object().filter(|table| table.len() == 1)?;

@@ -137,7 +137,7 @@ impl<'a> TomlReader<'a> {
         Self { file, text, lines: std::iter::once(0).chain(after_breaks).collect() }
     }
 
-    /// Notes the positions of every key of a table, and of what is below.
+    /// Notes the positions of every key of a table, and of those below.
     fn spans(&self, spans: &mut BTreeMap<KeyPath, Span>, path: &mut KeyPath, table: &DeTable<'_>) {
         for (key, value) in table {
             path.push(key.get_ref().to_string());

@@ -106,7 +106,7 @@ impl Tree {
         text
     }
 
-    /// Lays a file over what is there: tables are merged, everything else is replaced.
+    /// Lays a file over the present values: tables are merged, everything else is replaced.
     pub(crate) fn lay(&mut self, mut document: ParsedFile) {
         if let Value::Object(entries) = document.root.take() {
             self.lay_table(&document, &mut KeyPath::new(), entries);
@@ -133,7 +133,7 @@ impl Tree {
         }
     }
 
-    /// Puts a value at a path, over what is there: tables are merged, everything else is replaced.
+    /// Puts a value at a path, over the present values: tables are merged, everything else is replaced.
     ///
     /// A path below something that is no table replaces that.
     pub fn set(&mut self, path: &[String], value: Value, origin: Origin) {

@@ -15,7 +15,7 @@ pub struct SchemaDifference {
     pub path: KeyPath,
     /// Whether its key or its value is wrong.
     pub part: Part,
-    /// Text on what is wrong and what is expected.
+    /// The mistake, and the expected form.
     pub what: String,
 }
 
@@ -203,7 +203,7 @@ impl<'a> Comparison<'a> {
         self.tell(path, Part::Value, what);
     }
 
-    /// Returns what a value is, without saying what it holds.
+    /// Returns the kind of a value, without its content.
     fn article(&self, path: &[String], value: &Value) -> &'static str {
         match value {
             // TOML has no null of its own.

@@ -1,5 +1,5 @@
-//! Facts that the library `config` does not tell of YAML, and what it must not be given: positions, keys given twice,
-//! tags, and aliases that stand for more than memory holds.
+//! Facts of YAML that the library `config` does not report, and texts that it must not be given: positions, keys given
+//! twice, tags, and aliases that stand for more than memory holds.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 

@@ -108,7 +108,7 @@ impl LogReader {
         self.end.is_none()
     }
 
-    /// Takes what the supervisor writes to its standard error. Returns whether more is wanted.
+    /// Takes the standard error of the supervisor. Returns whether more is wanted.
     pub(crate) fn take_other(&mut self, bytes: &[u8]) -> bool {
         let length = bytes.len() as u64;
         self.is_too_much |= length > self.left;
@@ -133,7 +133,7 @@ impl LogReader {
         self.end.is_some() || self.is_too_much
     }
 
-    /// The beginning of what is no part: what the image's program wrote instead.
+    /// The beginning of output that is no part, which the image's program wrote instead.
     pub(crate) fn other(&self) -> String {
         String::from_utf8_lossy(&self.other).trim().to_owned()
     }

@@ -44,7 +44,7 @@ pub enum ClusterError {
         /// The reason.
         error: String,
     },
-    /// The API server refuses what the runner needs.
+    /// The API server refuses a request that the runner needs.
     #[error("script.kubernetes: {0}")]
     Refused(ApiFailure),
 }
@@ -96,7 +96,7 @@ impl KubernetesRunner {
     }
 }
 
-/// A client that sends each request once: what is sent again is decided by what it was for.
+/// A client that sends each request once: the caller decides on a retry.
 async fn client(kubeconfig: Option<&Path>) -> Result<Client, ClusterError> {
     let mut config = match kubeconfig {
         None => Config::incluster().map_err(|error| ClusterError::NotInCluster(error.to_string()))?,

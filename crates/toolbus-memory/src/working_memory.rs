@@ -36,7 +36,7 @@ pub trait WorkingMemory: fmt::Debug + Send + Sync + 'static {
     ///
     /// # Errors
     ///
-    /// If an entry or what the owner has then is over a limit, or the memory cannot be reached.
+    /// If an entry or then the usage of the owner is over a limit, or the memory cannot be reached.
     fn save(&self, owner: MemoryOwner, entries: Vec<NewEntry>) -> BoxFuture<'_, Result<(), MemoryError>>;
 
     /// The entry under a key, if there is one.

@@ -8,7 +8,7 @@ const MAX_HEADERS: usize = 64;
 
 /// The meaning of a message's properties.
 ///
-/// Everything that comes from outside is still what the sender wrote: bound it before using it as a name or address.
+/// Everything from outside is still as the sender wrote it: bound it before using it as a name or address.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Envelope {
     /// Id of this message, when the sender gave one.

@@ -197,7 +197,7 @@ impl StoreConfig {
         }
     }
 
-    /// Opens the store. A server is not connected to yet; `prefix` tells what is kept there from that of other
+    /// Opens the store. A server is not connected to yet; `prefix` separates its data there from those of other
     /// deployments. A file is claimed by `holder`.
     ///
     /// # Errors
@@ -207,7 +207,7 @@ impl StoreConfig {
         match self.url() {
             StoreUrl::Memory => Ok(OpenStore::in_memory()),
             StoreUrl::Sqlite(file) => {
-                // First: what is wrong with the file itself is reported by its own name.
+                // First: an error of the file itself is reported by its own name.
                 let store = Sqlite::open(&file).map_err(|error| StoreOpenError::File { file: file.clone(), error })?;
                 let claim = FileClaim::new(&file, holder);
                 let claim = claim.map_err(|error| StoreOpenError::Claim { file, error })?;

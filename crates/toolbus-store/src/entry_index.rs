@@ -54,7 +54,7 @@ pub(crate) struct EntryIndexes(Mutex<LruCache<Arc<str>, Arc<OwnerIndex>>>);
 
 #[derive(Debug, Default)]
 struct OwnerIndex {
-    /// Held by one search at a time: those that wait find what it has read.
+    /// Held by one search at a time: those that wait find the entries that it has read.
     turn: Turn<()>,
     size: AtomicUsize,
     entries: Mutex<IndexedEntries>,
@@ -112,7 +112,7 @@ impl EntryIndexes {
 }
 
 impl OwnerIndex {
-    /// The hits, after what has changed was taken over; `None` if that does not fit to what is known.
+    /// The hits, after the changes were taken over; `None` if these do not fit the index.
     fn search(
         &self,
         changes: EntryChanges,

@@ -91,7 +91,7 @@ impl MemoryLedger {
             Some(Kept { reply: Some(known), .. }) => return Finished::Superseded(known.clone()),
             Some(_) => {}
         }
-        // Room is made before the reply is there, so that it is not what is removed.
+        // Room is made before the reply is there, so that it is not removed itself.
         entries.make_room(self.limits, size, 0, now);
         entries.record_reply(key, reply);
         Finished::Stored

@@ -96,7 +96,7 @@ impl Sqlite {
     #[must_use]
     pub fn is_older(path: &Path) -> bool {
         let version = read_header(path).ok().and_then(|header| number(&header, USER_VERSION));
-        // 0: what the file is has not left its log yet.
+        // 0: the application id may still be in the log alone.
         version
             .is_some_and(|found| usize::try_from(found).is_ok_and(|found| (1..STORE.migrations.len()).contains(&found)))
     }

@@ -166,7 +166,7 @@ impl Ledger for SqliteLedger {
         LedgerUsage { entries, bytes, shed }
     }
 
-    /// Looks at the file, waits for what is being written, and writes once after a write that failed.
+    /// Looks at the file, waits for writes under way, and writes once after a write that failed.
     fn check(&self) -> BoxFuture<'_, Result<(), StoreError>> {
         async {
             if self.threads.has_failed().await? {
@@ -324,7 +324,7 @@ impl Writer {
 
     /// Removes the entries that expired first, at most so many; returns how many.
     fn remove_expired(&self, connection: &Connection, most: i64, now: i64) -> rusqlite::Result<usize> {
-        // One statement that selects and deletes would make a table of its own for what it selects, each time.
+        // One statement that selects and deletes would make a table of its own for its selection, each time.
         let expired = connection
             .prepare_cached("SELECT id, size FROM ledger WHERE expires_at <= ?1 ORDER BY expires_at LIMIT ?2")?
             .query_map([now, most], |row| Ok((row.get(0)?, row.get(1)?)))?

@@ -70,7 +70,7 @@ END"],
     is_durable: false,
 };
 
-/// Columns of what is known of an entry.
+/// Columns of the metadata of an entry.
 const INFO: &str = "key, category, tags, characters, saved_at, expires_at";
 
 /// Bytes that are written to find out whether a file that had no room for an entry has some again.
@@ -115,7 +115,7 @@ impl SqliteMemory {
         let room = if self.threads.has_failed().await? { ROOM } else { 1 };
         self.threads
             .write(move |writer, connection| {
-                // Also removes what the last check has written, which had expired then.
+                // Also removes the entry of the last check, which had expired then.
                 writer.expire(connection)?;
                 connection.prepare_cached(CHECK_QUERY)?.execute([room]).map(drop)
             })

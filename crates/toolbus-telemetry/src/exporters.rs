@@ -319,7 +319,8 @@ impl Exporters {
         }
     }
 
-    /// Calls `look` at each export for what the ledger keeps, of what it may keep. To be called once; `look` is kept until the exporter ends.
+    /// Calls `look` at each export for the usage and the limits of the ledger. To be called once; `look` is kept until
+    /// the exporter ends.
     pub fn watch_ledger(&self, limits: LedgerLimits, look: impl Fn() -> LedgerUsage + Send + Sync + 'static) {
         if let Some(meter) = self.meter() {
             instruments::observe_ledger(&meter, limits, look);
@@ -366,7 +367,7 @@ impl Exporters {
         }
     }
 
-    /// Exports what is left, for `limit` at most. Calls that go on meanwhile are no longer recorded.
+    /// Exports pending data, for `limit` at most. Calls that go on meanwhile are no longer recorded.
     ///
     /// # Errors
     ///
@@ -383,7 +384,7 @@ impl Exporters {
         tokio::time::timeout(limit, all).await.unwrap_or(Err(late))
     }
 
-    /// Begins to export what is left, of all signals at once.
+    /// Begins to export the pending data of all signals at once.
     fn flush(&mut self, limit: Duration) -> [Option<oneshot::Receiver<Result<(), NotFlushed>>>; 3] {
         let traces = self.tracing.take();
         let metrics = self.metering.take();

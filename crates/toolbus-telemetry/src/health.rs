@@ -103,8 +103,8 @@ impl ExportHealth {
         }
     }
 
-    /// Logs what was dropped though exporting works. The exporter's thread calls it: a call, which drops, has no time to
-    /// log.
+    /// Logs the drops that happened though exporting works. The exporter's thread calls it: a call, which drops, has no
+    /// time to log.
     pub(crate) fn exported(&self, what: Loss) {
         let losses = self.losses(what);
         if !losses.has_new() || !self.may_speak(self.clock.now()) {

@@ -116,7 +116,7 @@ pub(crate) fn observe_breakers(
     counter.with_callback(move |counter| counter.observe(trips(), &[])).build();
 }
 
-/// Registers what is looked up at each export instead of being recorded.
+/// Registers the instruments that are observed at each export instead of being recorded.
 pub(crate) fn observe(meter: &Meter, load: &Arc<Load>, bus: &watch::Receiver<BusState>, health: &Arc<ExportHealth>) {
     process::observe(meter);
     let gauge = |name: &'static str, unit: &'static str, description: &'static str| {
@@ -243,7 +243,7 @@ fn observe_by(label: &'static str, counts: [(&'static str, u64); 2], observer: &
     }
 }
 
-/// Calls `look` at each export for what the ledger keeps, of what it may keep.
+/// Calls `look` at each export for the usage and the limits of the ledger.
 pub(crate) fn observe_ledger(
     meter: &Meter,
     limits: LedgerLimits,

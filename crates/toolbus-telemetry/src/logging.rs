@@ -28,7 +28,7 @@ const CHATTY: [&str; 9] =
 /// `warn`, as many as those send. The bus and the MCP client crate log what an operator needs.
 const SILENT: [&str; 2] = ["lapin", "rmcp"];
 
-/// Choice of what is logged, and in which form.
+/// Choice of the logged events, and of their form.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LogSettings {
     /// Directives with commas between them: `LEVEL` or `TARGET=LEVEL`, such as `info,toolbus_core=debug`.

@@ -56,7 +56,7 @@ impl McpClientEvents for McpClientRecorder {
     }
 }
 
-/// Registers what is looked up at each export.
+/// Registers the instruments that are observed at each export.
 pub(crate) fn observe(meter: &Meter, look: impl Fn() -> McpServerCounts + Send + Sync + 'static) {
     let look = Arc::new(look);
     let (of_restarts, of_suspects, of_shadowed) = (Arc::clone(&look), Arc::clone(&look), Arc::clone(&look));

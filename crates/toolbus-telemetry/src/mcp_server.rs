@@ -79,7 +79,7 @@ impl McpServerRequest for RecordedRequest {
     }
 }
 
-/// Registers what is looked up at each export.
+/// Registers the instruments that are observed at each export.
 pub(crate) fn observe(meter: &Meter, sessions: impl Fn() -> u64 + Send + Sync + 'static) {
     let sessions = Arc::new(sessions);
     // The second is the name of version 0.1, kept for one more.

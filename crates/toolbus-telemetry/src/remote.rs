@@ -23,7 +23,7 @@ pub struct RemoteSetCounts {
     pub ages: Vec<(String, u64)>,
 }
 
-/// Registers what is looked up at each export.
+/// Registers the instruments that are observed at each export.
 pub(crate) fn observe(meter: &Meter, look: impl Fn() -> RemoteSetCounts + Send + Sync + 'static) {
     let look = Arc::new(look);
     let of_ages = Arc::clone(&look);

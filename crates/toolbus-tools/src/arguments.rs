@@ -20,7 +20,7 @@ pub(crate) fn optional_text<'a>(arguments: &'a Map<String, Value>, name: &str) -
     }
 }
 
-/// Returns what the caller sent, as it may be repeated in a message: short, and without control characters.
+/// Returns a text of the caller as it may be repeated in a message: short, and without control characters.
 pub(crate) fn shown(text: &str) -> String {
     format!("`{}`", toolbus_core::text::shown(text))
 }

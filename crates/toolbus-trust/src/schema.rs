@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 
 use crate::text::{self, Removed};
 
-/// Longest prose of a schema, in bytes, as of a tool's description; what is beyond is cut.
+/// Longest prose of a schema, in bytes, as of a tool's description; the rest is cut.
 const MAX_PROSE: usize = 8 * 1024;
 /// Longest title, in bytes.
 const MAX_TITLE: usize = 256;
@@ -156,7 +156,7 @@ pub(crate) enum TextRole {
 /// Path of a text.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct TextPath<'a> {
-    /// Path of what the text is in.
+    /// Path of the parent of the text.
     pub(crate) within: Option<&'a TextPath<'a>>,
     /// Name of the text in what encloses it.
     pub(crate) step: &'a str,

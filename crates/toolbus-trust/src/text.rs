@@ -139,7 +139,7 @@ impl Removed {
         self.control + self.bidirectional + self.invisible
     }
 
-    /// Adds what was removed from another text.
+    /// Adds the counts of another text.
     pub const fn add(&mut self, other: &Self) {
         self.control += other.control;
         self.bidirectional += other.bidirectional;
@@ -208,7 +208,7 @@ enum CharKind {
     },
 }
 
-/// Goes through a text, and knows what was before.
+/// Iterates over a text, with the context of each character.
 struct CharWalk<'a> {
     text: &'a str,
     rest: Peekable<CharIndices<'a>>,
@@ -234,7 +234,7 @@ impl<'a> CharWalk<'a> {
         Self { text, rest, last: None, after_selector: false, flag_until: 0, from_right: None }
     }
 
-    /// Whether any of the text is written from right to left, so that it needs marks for what is not.
+    /// Whether any of the text is written from right to left, so that the rest needs marks.
     fn is_from_right(&mut self) -> bool {
         *self.from_right.get_or_insert_with(|| self.text.chars().any(is_written_from_right))
     }

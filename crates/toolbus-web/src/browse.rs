@@ -193,7 +193,7 @@ impl BrowseExecutor {
         self.work(request, move |_| Ok(converted)).await
     }
 
-    /// Makes text in a turn, however small the page is: what it costs is not known by its size. Then cleans and scans it.
+    /// Makes text in a turn, however small the page is: its size does not show the cost. Then cleans and scans it.
     async fn work(
         &self,
         request: &PageRequest<'_>,
@@ -259,7 +259,7 @@ impl PageText {
     }
 }
 
-/// Removes what a reader of the page does not see, and marks what is suspect: the page as a whole, and each paragraph.
+/// Removes invisible text, and marks suspect text: the page as a whole, and each paragraph.
 fn cleaned(page: PageText, scanner: &Scanner) -> PageText {
     let title = text::clean(&page.title, MAX_URL);
     let body = text::clean(&page.text, MAX_TEXT);

@@ -52,7 +52,7 @@ pub(crate) struct FetchedPage {
     pub(crate) page: RawPage,
     /// Whether the page was kept, and its site has responded that it is unchanged.
     pub(crate) is_unchanged: bool,
-    /// Held while the page, or what is made of it, is in memory; absent for a small page.
+    /// Held while the page, or its Markdown, is in memory; absent for a small page.
     pub(crate) slot: Option<Slot>,
 }
 
@@ -62,7 +62,7 @@ pub(crate) enum FetchError {
     /// The rules refuse it.
     #[error("{0}")]
     Refused(Refusal),
-    /// The rules refuse what it redirects to.
+    /// The rules refuse the target of its redirect.
     #[error("it redirects to an address that may not be reached: {0}")]
     RefusedAfterRedirect(Refusal),
     /// `robots.txt` refuses it.

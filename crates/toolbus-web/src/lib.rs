@@ -4,7 +4,7 @@
 //!
 //! 1. `fetch` requests it, through the egress rules of `toolbus-outbound`, redirect by redirect. `github` reads pages of
 //!    GitHub by its API instead.
-//! 2. [`page`] finds out what it is, and decodes it. [`html`] turns HTML into Markdown.
+//! 2. [`page`] determines its type, and decodes it. [`html`] turns HTML into Markdown.
 //! 3. `browse` cleans the text, and marks suspect parts of it.
 //!
 //! Conversions run beside the runtime's workers, a few at a time, each with limits of time, depth and size; those of

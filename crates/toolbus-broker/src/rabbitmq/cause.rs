@@ -8,7 +8,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use toolbus_bus::with_dates;
 
-/// Longest wait for what listens somewhere to show what it is.
+/// Longest wait for the first bytes of a listener of unknown protocol.
 const LOOK_TIME: Duration = Duration::from_secs(2);
 /// Bytes that begin AMQP 0-9-1, and end a request to servers that wait for lines.
 const GREETING: &[u8] = b"AMQP\x00\x00\x09\x01\r\n\r\n";

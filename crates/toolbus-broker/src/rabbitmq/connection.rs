@@ -363,7 +363,7 @@ impl Backoff {
         Self { waits }
     }
 
-    /// The wait before the next attempt. After what was healthy, the waits start from the shortest again.
+    /// The wait before the next attempt. After a healthy connection, the waits start from the shortest again.
     pub(super) fn after(&mut self, was_healthy: bool) -> Duration {
         if was_healthy {
             *self = Self::new();

@@ -171,7 +171,7 @@ impl Consumer {
         let dead_letters = match ownership {
             Ownership::Replica | Ownership::Replies => return,
             Ownership::Shared | Ownership::ShortLived => count(&topology::dead_letters_of(queue)).await,
-            // It need not have any, and looking for what is not there leaves an error in the broker's log.
+            // It need not have any, and looking for a missing one leaves an error in the broker's log.
             Ownership::Existing => None,
         };
         self.state.depth(queue, count(queue).await, dead_letters);
@@ -316,7 +316,7 @@ impl ConsumerChannel {
         }
     }
 
-    /// Ends the subscription, and gives back what the client had fetched ahead.
+    /// Ends the subscription, and gives back the deliveries that the client had fetched ahead.
     async fn cancel(self: &Arc<Self>, mut stream: lapin::Consumer) {
         let cancelled = async {
             self.channel.basic_cancel(stream.tag(), BasicCancelOptions::default()).await?;
@@ -347,7 +347,7 @@ impl ConsumerChannel {
     }
 }
 
-/// Settles what is acknowledged without it.
+/// Settles deliveries that are acknowledged without it.
 struct AlreadySettled;
 
 impl Settle for AlreadySettled {

@@ -254,7 +254,8 @@ impl DeadLetterQueue<'_> {
         Ok(replayed)
     }
 
-    /// Ends reading: removes what is to be removed for sure, and takes back what the replay has declared.
+    /// Ends reading: removes the messages that are to be removed for sure, and takes back the declarations of the
+    /// replay.
     ///
     /// # Errors
     ///

@@ -1,7 +1,8 @@
-//! A broker for an operator: what it is, what this user may do there, and whether what exists is as the daemon wants it.
+//! Inspection of a broker for an operator: its product, the rights of this user, and whether existing objects are as
+//! the daemon declares them.
 //!
 //! Nothing that lasts is declared, bound, published or taken. Each probe has a channel of its own, because the broker
-//! closes the channel of one that it refuses. Whether the user may declare what is not there is probed with an argument
+//! closes the channel of one that it refuses. Whether the user may declare a missing object is probed with an argument
 //! that the broker refuses after it has checked the right.
 
 use std::sync::Arc;
@@ -61,7 +62,7 @@ pub enum Probed {
     Unknown(String),
 }
 
-/// Probes of what the daemon does with a queue of its own.
+/// Probes of the operations of the daemon on a queue of its own.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OwnQueue {
     /// Declare it.
@@ -70,7 +71,7 @@ pub struct OwnQueue {
     pub bind: Vec<(String, Probed)>,
     /// Publish to it by its name.
     pub publish: Probed,
-    /// Take from it what was published.
+    /// Consume the published message from it.
     pub consume: Probed,
     /// Whether the broker takes no messages from publishers, as after a memory or disk alarm.
     pub is_blocked: bool,
@@ -172,8 +173,8 @@ impl Inspection {
         .await
     }
 
-    /// Declares a queue for this connection, as the daemon does, and tries what the daemon does with it. The queue ends with
-    /// the connection.
+    /// Declares a queue for this connection, as the daemon does, and tries the operations of the daemon on it. The
+    /// queue ends with the connection.
     pub async fn own_queue(&self, subscription: &Subscription) -> OwnQueue {
         let Ok(name) = ShortString::try_new(subscription.queue.as_str()) else {
             return OwnQueue::undeclared(too_long());

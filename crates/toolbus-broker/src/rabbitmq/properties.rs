@@ -1,4 +1,4 @@
-//! Message properties, between what AMQP carries and what the protocol means.
+//! Message properties, converted between AMQP and the protocol.
 
 use lapin::BasicProperties;
 use lapin::types::{AMQPValue, FieldTable, LongString, ShortString};
@@ -34,7 +34,7 @@ pub(super) fn earlier_deliveries(amqp: &BasicProperties) -> u32 {
     header.and_then(integer).map_or(0, |count| u32::try_from(count.max(0)).unwrap_or(u32::MAX))
 }
 
-/// Writes what is published. The broker refuses a `user_id` that is not the login of our connection.
+/// Writes the properties of a message. The broker refuses a `user_id` that is not the login of the connection.
 pub(super) fn write(properties: &Properties) -> Result<BasicProperties, PublishError> {
     let mut amqp =
         BasicProperties::default().with_delivery_mode(if properties.persistent { PERSISTENT } else { TRANSIENT });

@@ -165,7 +165,8 @@ impl Publisher {
         self.idle.lock()
     }
 
-    /// The client writes nothing on a blocked connection, and what is given up there is published later all the same.
+    /// The client writes nothing on a blocked connection, and a message that is given up there is published later all
+    /// the same.
     async fn wait_while_blocked(&self) -> Result<(), PublishError> {
         if self.state.borrow().blocked.is_none() {
             return Ok(());

@@ -270,7 +270,7 @@ pub(super) fn differing_argument(words: &str) -> (String, Option<&'static str>) 
     (format!("another '{argument}'{values}"), key)
 }
 
-/// Binds, and gives what was bound. A binding that we may not make is the operator's to make: what is bound already
+/// Binds, and returns the bindings. A binding that we may not make is the operator's to make: what is bound already
 /// stays bound.
 async fn bind(connection: &Connection, binding: Binding) -> Result<Option<Binding>, TopologyError> {
     let Binding { queue, exchange, key } = &binding;

@@ -1,7 +1,7 @@
 //! The blocks of a Markdown text: its headings of the first three levels, blank lines, fenced code and tables.
 //!
 //! Most of a text is paragraphs and code, and is passed over line by line; what could be anything else is given to a
-//! parser, in parts, so that neither time nor memory depend on what the text is. A part begins where no block can be
+//! parser, in parts, so that neither time nor memory depend on its content. A part begins where no block can be
 //! open: after a blank line, at a line that is not indented, and outside fenced code and HTML.
 
 use std::collections::VecDeque;
@@ -26,7 +26,7 @@ pub(super) struct Blocks<'t> {
     text: &'t str,
     /// Beginning of a line at which no block is open.
     at: usize,
-    /// End of the last line found in a part that the parser must see: what is before it is not looked through again.
+    /// End of the last line found in a part that the parser must see: text before it is not looked through again.
     notable: usize,
     found: VecDeque<CutMark>,
 }

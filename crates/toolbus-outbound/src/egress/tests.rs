@@ -344,7 +344,7 @@ async fn get(egress: &Egress, url: &str) -> Result<String, EgressError> {
 async fn a_name_that_resolves_to_a_private_address_is_refused_without_a_connection() {
     let (address, connections, _serving) = server(HELLO).await;
     for resolved in ["127.0.0.1", "::ffff:127.0.0.1", "::1", "10.0.0.1", "169.254.169.254", "0.0.0.0", "fd00::1"] {
-        // The port would be allowed: the address alone is what is refused.
+        // The port would be allowed: the address alone is refused.
         let config = EgressConfig { ports: vec![address.port()], ..EgressConfig::default() };
         let (egress, _) =
             resolving(EgressRules::new(config, BTreeMap::new(), HostLists::default()), vec![vec![resolved]]);
@@ -367,7 +367,7 @@ async fn of_several_addresses_only_those_are_connected_to_that_are_allowed() {
 async fn the_address_that_was_checked_is_the_one_connected_to_and_each_request_is_checked_again() {
     let (address, connections, _serving) = server(HELLO).await;
     let allowed = format!("127.0.0.1:{}", address.port());
-    // A name that changes what it resolves to between two requests, as rebinding does.
+    // A name that resolves to another address at the second request, as rebinding does.
     let (egress, lookups) = resolving(rules(&[&allowed], &[]), vec![vec!["127.0.0.1"], vec!["127.0.0.3"]]);
     let url = format!("http://rebind.example.com:{}/", address.port());
     assert_eq!(get(&egress, &url).await.unwrap(), "hello");

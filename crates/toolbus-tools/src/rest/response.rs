@@ -167,7 +167,7 @@ impl ContentType {
         (!has_errors && !text.contains('\0')).then(|| text.into_owned())
     }
 
-    /// The same without a copy of what is UTF-8: it may be large.
+    /// Variant without a copy of UTF-8 text, which may be large.
     fn decode_whole(&self, bytes: Vec<u8>) -> Option<String> {
         if self.encoding() != UTF_8 || Encoding::for_bom(&bytes).is_some() {
             return self.decode(&bytes);
@@ -248,7 +248,7 @@ fn sources<'a>(error: &'a (dyn Error + 'static)) -> impl Iterator<Item = &'a (dy
     std::iter::successors(Some(error), |&error| error.source())
 }
 
-/// TLS errors travel inside of I/O errors, which leave what they hold out of their sources.
+/// TLS errors travel inside of I/O errors, which leave their content out of their sources.
 fn find_tls(error: &reqwest::Error) -> Option<&rustls::Error> {
     sources(error).filter_map(|source| source.downcast_ref()).find_map(tls_inside)
 }

@@ -16,7 +16,7 @@ pub struct PinEntry {
     pub tool: String,
     /// The name that it is called by, where that is known.
     pub name: String,
-    /// State of the tool, compared with what is pinned.
+    /// State of the tool, compared with its pin.
     pub state: ToolState,
     /// Whether the tool is quarantined.
     pub is_held: bool,
@@ -28,7 +28,7 @@ pub struct PinEntry {
     pub reason: Option<String>,
 }
 
-/// Difference of one tool from what is pinned.
+/// Difference of one tool from its pin.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Difference {
     /// State of the tool.
@@ -56,7 +56,7 @@ pub enum Mismatch {
     /// Tool or source that is as it was.
     #[error("there is nothing to approve: `{0}` is as it was pinned")]
     Nothing(String),
-    /// Tool or source that is not what was shown.
+    /// Tool or source that differs from the shown one.
     #[error("`{0}` changed again since it was shown; look at `toolbus pins diff {0}` once more")]
     Again(String),
 }

@@ -73,7 +73,7 @@ pub(super) enum PinChangeKind {
 }
 
 impl PinState {
-    /// Builds the state from what is pinned already.
+    /// Builds the state from existing pins.
     pub(super) fn of(record: PinRecord, levels: Levels) -> Self {
         let mut pins = Self { record, levels, ..Self::default() };
         // Pending changes of the record were reported when it was written.

@@ -68,7 +68,7 @@ fn text_of(digits: &[u32]) -> Option<String> {
     String::from_utf8(bytes.filter_map(|byte| u8::try_from(byte).ok()).collect()).ok()
 }
 
-/// Decodes what is written with so many per cent signs that it is not for a URL.
+/// Decodes text with so many per cent signs that it is not for a URL.
 fn per_cent(text: &str) -> Option<String> {
     text.bytes().filter(|byte| *byte == b'%').nth(MIN_RUN / 3 - 1)?;
     let digits: Vec<u32> = text

@@ -8,7 +8,7 @@ use serde::Deserialize;
 
 /// Most memory of the patterns, in bytes.
 const MAX_SIZE: usize = 64 * 1024 * 1024;
-/// Most memory of what is remembered while they are matched, in bytes; when it is full it is emptied.
+/// Most memory of the cache while they are matched, in bytes; when it is full it is emptied.
 const MAX_CACHE: usize = 8 * 1024 * 1024;
 
 /// Most matches of one pattern that are none of the rule's.

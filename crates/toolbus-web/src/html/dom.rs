@@ -439,7 +439,7 @@ mod tests {
     fn a_page_is_parsed_as_browsers_do() {
         let table = [
             ("<p>a<p>b", "(html(head() body(p(a) p(b))))"),
-            // Foster parenting: what is not allowed in a table comes before it.
+            // Foster parenting: nodes that are not allowed in a table come before it.
             ("<table><b>x</b><tr><td>y", "(html(head() body(b(x) table(tbody(tr(td(y)))))))"),
             // The adoption agency.
             ("<b>1<p>2</b>3</p>", "(html(head() body(b(1) p(b(2) 3))))"),

@@ -37,7 +37,7 @@ const BLOCKS: [&str; 18] = [
     "figure",
 ];
 
-/// Writes what was chosen of a page.
+/// Writes the chosen parts of a page.
 pub(super) struct MarkdownWriter<'a> {
     pub(super) dom: &'a Dom,
     pub(super) choice: &'a ArticleChoice,
@@ -441,7 +441,7 @@ impl<'a> MarkdownWriter<'a> {
         self.is_fresh = false;
     }
 
-    /// Writes what is strong or emphasised, once where that is nested.
+    /// Writes strong or emphasised text, marked once where that is nested.
     fn emphasised(&mut self, id: NodeId, sign: &'static str, is_within: fn(&mut Self) -> &mut bool) {
         if std::mem::replace(is_within(self), true) {
             return self.children(id);

@@ -133,7 +133,7 @@ fn title(pdf: &Pdf) -> Option<String> {
     Some(title.split_whitespace().collect::<Vec<_>>().join(" "))
 }
 
-/// Takes the text of what is drawn, and draws nothing.
+/// Takes the text that a page draws, and draws nothing.
 struct TextDevice {
     layout: TextLayout,
     bounds: Rect,

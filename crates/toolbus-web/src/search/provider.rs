@@ -1,4 +1,4 @@
-//! Search engines in the configuration: what is sent to each, and where its results are.
+//! Search engines in the configuration: the request to each, and the position of its results.
 
 use reqwest::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderName, HeaderValue};
 use reqwest::{Method, Request};

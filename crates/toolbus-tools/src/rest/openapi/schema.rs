@@ -242,7 +242,7 @@ impl<'a> OperationSchemas<'a> {
     }
 }
 
-/// Whether a property is for responses alone, by itself or by what it refers to.
+/// Whether a property is for responses alone, by itself or by the schema that it refers to.
 pub(super) fn is_read_only(document: &Value, schema: &Value) -> bool {
     let is_marked = |schema: &Value| schema.get("readOnly") == Some(&Value::Bool(true));
     is_marked(schema) || resolved(document, schema).is_ok_and(is_marked)
@@ -279,8 +279,8 @@ fn bytes(value: &Value) -> usize {
         }
 }
 
-/// A definition that leads to itself without a step into a value, if there is one: what it admits is not defined, and
-/// checking it would have no end.
+/// A definition that leads to itself without a step into a value, if there is one: it does not define the values that
+/// it admits, and checking it would have no end.
 fn circle(definitions: &Map<String, Value>) -> Option<&str> {
     let mut ended = BTreeSet::new();
     for start in definitions.keys() {
