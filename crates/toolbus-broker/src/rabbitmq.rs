@@ -52,7 +52,7 @@ const CLOSE_TIME: Duration = Duration::from_secs(8);
 /// Longest wait for the broker's counts of a queue.
 const LOOK_TIME: Duration = Duration::from_secs(2);
 /// Looks after which a queue has no consumers, and the time after each: RabbitMQ reports the same for a quorum queue
-/// whose leader does not tell it within a quarter of a second.
+/// whose leader does not report it within a quarter of a second.
 const IDLE_LOOKS: u32 = 3;
 const IDLE_PERIOD: Duration = Duration::from_millis(200);
 

@@ -1,4 +1,4 @@
-//! Facts that the library `config` does not tell of JSON: where a text is none, and which keys are given twice.
+//! Facts of JSON that the library `config` does not report: positions of syntax errors, and keys given twice.
 
 use std::collections::BTreeSet;
 use std::fmt;

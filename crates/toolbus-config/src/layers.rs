@@ -101,7 +101,7 @@ fn unknown(tree: &Tree, path: &KeyPath, word: &str, known: &[&str], is_section: 
     }
 }
 
-/// Puts the values of the command line over everything. `example` is a key with a value, for who writes neither.
+/// Puts the values of the command line over everything. `example` is a `key=value` for errors.
 pub fn command_line(tree: &mut Tree, schema: &Value, overrides: &[Override], example: &str) -> Vec<Problem> {
     let mut problems = Vec::new();
     for Override { option, key, value } in overrides {

@@ -31,7 +31,7 @@ pub(crate) fn scan(file: &str, text: &str) -> Result<Option<BTreeMap<KeyPath, Sp
     Ok(scan.has_root.then_some(scan.spans))
 }
 
-/// The same for a large text whose positions nothing asks for. Gives whether there is a document.
+/// Variant for a large text whose positions are not needed. Returns whether there is a document.
 ///
 /// # Errors
 ///

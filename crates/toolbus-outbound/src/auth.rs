@@ -1,4 +1,4 @@
-//! `auth` of an endpoint or an MCP server: how the daemon proves who it is, or for whom it asks.
+//! `auth` of an endpoint or an MCP server: credentials of the daemon, or of the agent that it acts for.
 
 use std::collections::BTreeMap;
 

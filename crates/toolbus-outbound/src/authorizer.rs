@@ -1,4 +1,4 @@
-//! Authorises requests, with tokens of the OAuth 2.1 client credentials grant where a credential asks for them.
+//! Authorises requests, with tokens of the OAuth 2.1 client credentials grant where a credential requires them.
 
 use std::time::{Duration, Instant};
 

@@ -58,7 +58,7 @@ pub(crate) fn follow(
     Ok(request)
 }
 
-/// RFC 9110, 15.4: 303 asks for another resource, and after 301 and 302 a `POST` is not repeated.
+/// RFC 9110, 15.4: 303 redirects to another resource, and after 301 and 302 a `POST` is not repeated.
 fn becomes_get(status: StatusCode, method: &Method) -> bool {
     match status {
         StatusCode::SEE_OTHER => method != Method::HEAD,

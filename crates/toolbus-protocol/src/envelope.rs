@@ -135,7 +135,7 @@ impl Envelope {
     }
 }
 
-/// Whether leaving this header out would give its sender more than it asks for, a second run included.
+/// Whether leaving this header out would give its sender more than it requests, a second run included.
 fn is_narrowing(name: &str) -> bool {
     matches!(name, header::TOOL_PROFILE | header::BINDING | header::IDEMPOTENCY_KEY | header::HOPS)
 }

@@ -222,7 +222,7 @@ impl StoreConfig {
         }
     }
 
-    /// Another daemon that uses the store's file, but for one of `holder`. A daemon does not ask this of itself.
+    /// Another daemon that uses the store's file, but for one of `holder`. A daemon does not check itself.
     #[must_use]
     pub fn other_holder(&self, holder: &str) -> Option<String> {
         let Some(StoreUrl::Sqlite(file)) = &self.url else { return None };

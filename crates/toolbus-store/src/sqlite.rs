@@ -256,7 +256,7 @@ pub enum OpenError {
     /// File that is not a database of SQLite.
     #[error("it is not a database of SQLite; name another file")]
     NoDatabase,
-    /// Database of something else.
+    /// Database of another program.
     #[error("it is a database of another program; name another file")]
     Foreign,
     /// A later version of this program has written it.

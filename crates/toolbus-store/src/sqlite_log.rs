@@ -2,7 +2,7 @@
 //!
 //! SQLite ends a log at the first frame whose checksum is wrong, and drops what follows without a word. After a power loss
 //! that is the one transaction that was being written, which was reported to no caller. A bit that changed further up takes
-//! all later transactions with it, which were. The frames after the last whole transaction tell the two apart: of one
+//! all later transactions with it, which were. The frames after the last whole transaction distinguish the two: of one
 //! transaction, each page is there once (`cache_spill` is off), and the mark of its end is on the last frame.
 
 use std::collections::BTreeSet;

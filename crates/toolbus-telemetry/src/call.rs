@@ -33,7 +33,7 @@ struct CallRecorderShared {
     identity: Arc<BusIdentity>,
     tracer: Option<SdkTracer>,
     instruments: Option<CallInstruments>,
-    /// Traces of calls, for those who scrape.
+    /// Traces of calls, for scrapers.
     exemplars: Option<Arc<Exemplars>>,
     destinations: Destinations,
     tools: LabelledTools,

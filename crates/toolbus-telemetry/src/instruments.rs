@@ -26,7 +26,7 @@ const MESSAGING_BOUNDS: [f64; 14] = [0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25,
 const OVERHEAD_BOUNDS: [f64; 17] = [
     0.000_05, 0.000_1, 0.000_25, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0,
 ];
-/// Seconds, from one, as finely as senders tell, to an hour.
+/// Seconds, from one, the resolution of senders, to an hour.
 const AGE_BOUNDS: [f64; 10] = [1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 900.0, 3_600.0];
 
 /// Instruments that calls are recorded with.

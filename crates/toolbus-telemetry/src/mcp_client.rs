@@ -133,7 +133,7 @@ const ERRORS: [&str; 18] = [
 /// Combinations of a server, a tool and the closed sets that have labels of their own.
 const MAX_OWN: usize = 2_800;
 const _: () =
-    assert!(MAX_OWN + combinations(METHODS.len(), ERRORS.len()) <= MAX_SERIES, "what comes late must find room, too");
+    assert!(MAX_OWN + combinations(METHODS.len(), ERRORS.len()) <= MAX_SERIES, "late servers must find room, too");
 
 /// Values that are labelled from closed sets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -173,7 +173,7 @@ const ERRORS: [&str; 15] = [
 /// Combinations of a tool and the closed sets that have labels of their own.
 const MAX_OWN: usize = 1_900;
 const _: () =
-    assert!(MAX_OWN + combinations(METHODS.len(), ERRORS.len()) <= MAX_SERIES, "what comes late must find room, too");
+    assert!(MAX_OWN + combinations(METHODS.len(), ERRORS.len()) <= MAX_SERIES, "late tools must find room, too");
 
 /// Facts of a request that are known from its beginning.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

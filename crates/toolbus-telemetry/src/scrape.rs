@@ -1,4 +1,4 @@
-//! Metrics in the text formats of Prometheus and OpenMetrics, for those who scrape, and the totals of calls among them.
+//! Metrics in the text formats of Prometheus and OpenMetrics, for scrapers, and the totals of calls among them.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

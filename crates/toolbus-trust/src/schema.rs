@@ -358,7 +358,7 @@ mod tests {
         for _ in 0..300 {
             schema = json!({"not": [schema]});
         }
-        assert!(clean(&mut schema).is_empty(), "what is too deep is left to others");
+        assert!(clean(&mut schema).is_empty(), "deeper levels are left to others");
         assert!(texts(&schema).len() < 200);
     }
 }

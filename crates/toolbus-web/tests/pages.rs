@@ -40,7 +40,7 @@ fn each_kept_page_becomes_its_markdown() {
             std::fs::write(&kept, &found).unwrap();
         }
         let expected = std::fs::read_to_string(&kept).unwrap();
-        assert!(found == expected, "{} differs from what it becomes:\n{found}", kept.display());
+        assert!(found == expected, "{} differs from its conversion:\n{found}", kept.display());
     }
 }
 

@@ -107,7 +107,7 @@ struct Publish {
     verdict: oneshot::Sender<Result<Routing, PublishFailure>>,
 }
 
-/// Properties that tell one message from another when it is returned.
+/// Properties that distinguish one message from another when it is returned.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct ConfirmKey {
     exchange: ShortString,

@@ -251,7 +251,7 @@ impl Inspection {
         let _ = tokio::time::timeout(RESPONSE_TIME, self.connection.close(200, "done".into())).await;
     }
 
-    /// Whether something is there as the daemon wants it; if it is not there, whether this user may declare it.
+    /// Whether an object exists as the daemon declares it; if it does not exist, whether this user may declare it.
     async fn existing(&self, declare: impl AsyncFn(Channel, DeclareForm) -> Result<(), Error>) -> Probed {
         let probe = async |form| self.probe(async |channel| declare(channel, form).await).await;
         match probe(DeclareForm::Passive).await {
@@ -268,7 +268,7 @@ impl Inspection {
         }
     }
 
-    /// Does something on a channel of its own.
+    /// Runs a probe on a channel of its own.
     async fn probe(&self, mut work: impl AsyncFnMut(Channel) -> Result<(), Error>) -> Probed {
         let mut probed = Probed::Unknown(no_response());
         for _ in 0..questions::MAX_TRIES {

@@ -32,7 +32,7 @@ pub(super) fn error_of(channel: &Channel) -> Option<Error> {
     channel.status().error()
 }
 
-/// The published crate does not tell it.
+/// The published crate does not report it.
 #[cfg(not(feature = "changed-lapin"))]
 pub(super) fn error_of(_: &Channel) -> Option<Error> {
     None

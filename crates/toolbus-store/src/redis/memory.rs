@@ -364,7 +364,7 @@ impl WorkingMemory for RedisMemory {
     }
 }
 
-/// Returns the usage that the fields of `usage` tell.
+/// Returns the usage in the fields of `usage`.
 fn usage_of(fields: &HashMap<String, u64>, is_whole: bool) -> MemoryUsage {
     let (mut shares, mut namespaces) = (Vec::new(), Vec::new());
     for (field, &entries) in fields {

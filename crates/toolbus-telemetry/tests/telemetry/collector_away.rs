@@ -65,7 +65,7 @@ async fn refused_exports_are_counted_and_metrics_catch_up() {
         eventually("exports that fail", async || (receiver.attempts() >= 10).then_some(())).await;
         receiver.behave(Behaviour::Accept);
         call(&daemon, 1);
-        eventually("the counts of what was lost", async || {
+        eventually("the counts of losses", async || {
             let metrics = metrics(&receiver);
             let of = |name: &str| metrics.get(name).and_then(|series| series.value(&[])).unwrap_or_default();
             let (failed, lost) = (of("toolbus.telemetry.failed_exports"), of("toolbus.telemetry.dropped_spans"));

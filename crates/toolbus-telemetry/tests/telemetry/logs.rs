@@ -127,7 +127,7 @@ async fn records_that_find_no_room_or_are_refused_are_dropped_and_counted() {
     let before = receiver.attempts();
     eventually("exports that fail", async || (receiver.attempts() >= before + 10).then_some(())).await;
     receiver.behave(Behaviour::Accept);
-    eventually("the counts of what was lost", async || {
+    eventually("the counts of losses", async || {
         let metrics = metrics(&receiver);
         let of = |name: &str| metrics.get(name).and_then(|series| series.value(&[])).unwrap_or_default();
         let (failed, lost) = (of("toolbus.telemetry.failed_exports"), of("toolbus.telemetry.dropped_logs"));

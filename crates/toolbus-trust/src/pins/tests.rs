@@ -36,7 +36,7 @@ async fn a_first_definition_stays_pinned_over_a_restart() {
     let first = pins(Some(&file));
     assert_eq!(held(&first, &[tool("read", "1")]), 0);
     first.unsaved().await;
-    assert!(!first.save().unwrap(), "what this process knows needs no other look");
+    assert!(!first.save().unwrap(), "known definitions need no other review");
     let second = pins(Some(&file));
     assert_eq!(held(&second, &[tool("read", "2")]), 1);
     let entry = &second.list(None)[0];
@@ -117,7 +117,7 @@ fn of_two_processes_that_see_a_source_first_the_first_to_write_decides() {
     let different = [tool("read", "2")];
     assert_eq!(held(&other, &different), 0);
     one.save().unwrap();
-    assert!(other.save().unwrap(), "what it has must be looked at again");
+    assert!(other.save().unwrap(), "its tools must be reviewed again");
     assert_eq!(held(&other, &different), 1);
 }
 
@@ -176,7 +176,7 @@ fn a_source_whose_level_is_removed_before_its_tools_stays_held() {
     assert_eq!(held(&pins, &next), 1, "named no more, and still there");
     assert!(!pins.admits(&next[0]));
     assert_eq!(held(&pins, &[]), 0);
-    assert_eq!(held(&pins, &next), 0, "there again, and nothing asks for it to be held");
+    assert_eq!(held(&pins, &next), 0, "there again, and no level holds it");
     pins.set_levels(Levels::new([("mcp:a".to_owned(), Level::Hold)], []));
     assert_eq!((held(&pins, &next), held(&pins, &first)), (1, 0), "no operator approved it");
 }

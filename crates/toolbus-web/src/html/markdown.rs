@@ -46,7 +46,7 @@ pub(super) struct MarkdownWriter<'a> {
     pub(super) out: String,
     /// Text with which each line begins, for quotes and lists.
     prefix: String,
-    /// Texts with which the next line begins instead of the end of its prefix: the sign of a list item, say.
+    /// Texts with which the next line begins instead of the end of its prefix, such as the sign of a list item.
     pub(super) markers: Vec<Marker>,
     /// Line breaks before the next text.
     pub(super) breaks: u8,

@@ -304,7 +304,7 @@ fn changes_of_other_processes_are_merged_with_those_of_this_one() {
     assert_eq!(held(&mut pins, &now), ["read", "look"]);
     assert!(!pins.needs_review);
     pins.merge(pins.record.clone(), "later");
-    assert!(!pins.needs_review, "what changes nothing needs nothing");
+    assert!(!pins.needs_review, "a merge without changes needs no review");
 }
 
 #[test]

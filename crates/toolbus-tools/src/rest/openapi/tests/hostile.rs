@@ -1,4 +1,4 @@
-//! Specifications by authors who want more of the daemon than tools.
+//! Hostile specifications.
 
 use proptest::prelude::*;
 
