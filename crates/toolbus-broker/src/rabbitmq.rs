@@ -37,7 +37,7 @@ use tracing::warn;
 use self::connection::{ConnectionHandle, ConnectionSupervisor};
 use self::consumer::{Consumer, MAX_RENEWALS, window};
 pub use self::dead_letters::{DeadLetter, DeadLetterError, DeadLetterQueue, DeadLetters, ReplayOutcome};
-pub use self::inspection::{Inspection, Node, OwnQueue, Probed, inspect};
+pub use self::inspection::{Inspected, Inspection, Node, OwnQueue, inspect};
 pub use self::once::{ConnectError, Product};
 use self::publisher::Publisher;
 use self::questions::Questions;

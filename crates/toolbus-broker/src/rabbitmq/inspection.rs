@@ -44,7 +44,7 @@ pub struct Inspection {
 
 /// Result of a probe whether something exists, or is permitted.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Probed {
+pub enum Inspected {
     /// Present as it should be, or permitted.
     Yes,
     /// Absent; if the daemon declares it, this user may do so.
@@ -66,13 +66,13 @@ pub enum Probed {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OwnQueue {
     /// Declare it.
-    pub declare: Probed,
+    pub declare: Inspected,
     /// Bind it, by topic.
-    pub bind: Vec<(String, Probed)>,
+    pub bind: Vec<(String, Inspected)>,
     /// Publish to it by its name.
-    pub publish: Probed,
+    pub publish: Inspected,
     /// Consume the published message from it.
-    pub consume: Probed,
+    pub consume: Inspected,
     /// Whether the broker takes no messages from publishers, as after a memory or disk alarm.
     pub is_blocked: bool,
     /// Seconds since 1970 by the broker's clock, where it writes them into messages.
@@ -113,12 +113,12 @@ async fn node(endpoint: &AMQPUri, settings: Arc<Checked>) -> Node {
 
 impl Inspection {
     /// Looks at the exchange of requests and that of dead letters; gives the name of each.
-    pub async fn exchanges(&self) -> Vec<(String, Probed)> {
+    pub async fn exchanges(&self) -> Vec<(String, Inspected)> {
         let names = [&self.settings.exchange, &self.settings.dead_letter_exchange];
         join_all(names.map(|name| async move { (name.to_string(), self.exchange(name).await) })).await
     }
 
-    async fn exchange(&self, name: &ShortString) -> Probed {
+    async fn exchange(&self, name: &ShortString) -> Inspected {
         self.existing(async |channel: Channel, form| {
             let options = ExchangeDeclareOptions {
                 durable: true,
@@ -136,7 +136,7 @@ impl Inspection {
 
     /// Looks at a queue of the daemon that outlives its connection, and at the queue of its dead letters, if it has one; gives
     /// the name of each. A queue that the daemon declares for a connection alone is not probed.
-    pub async fn queues(&self, subscription: &Subscription) -> Vec<(String, Probed)> {
+    pub async fn queues(&self, subscription: &Subscription) -> Vec<(String, Inspected)> {
         let name = &subscription.queue;
         let Ok(short) = ShortString::try_new(name.as_str()) else { return vec![(name.clone(), too_long())] };
         let types: &[QueueType] = match subscription.ownership {
@@ -148,11 +148,11 @@ impl Inspection {
             Ownership::Shared => &[self.settings.queue_type],
             Ownership::ShortLived => &[QueueType::Classic, QueueType::Quorum],
         };
-        let mut probed = Probed::Missing;
+        let mut probed = Inspected::Missing;
         for queue_type in types {
             let arguments = |name: &ShortString| topology::queue_arguments(&self.settings, name, *queue_type);
             probed = self.queue(name, arguments).await;
-            if !matches!(probed, Probed::Differs { key: Some(topology::QUEUE_TYPE_KEY), .. }) {
+            if !matches!(probed, Inspected::Differs { key: Some(topology::QUEUE_TYPE_KEY), .. }) {
                 break;
             }
         }
@@ -161,7 +161,7 @@ impl Inspection {
         vec![(name.clone(), probed), (dead_letters, of_dead_letters)]
     }
 
-    async fn queue(&self, name: &str, arguments: impl Fn(&ShortString) -> FieldTable) -> Probed {
+    async fn queue(&self, name: &str, arguments: impl Fn(&ShortString) -> FieldTable) -> Inspected {
         let Ok(short) = ShortString::try_new(name) else { return too_long() };
         self.existing(async |channel: Channel, form| {
             let mut arguments = if form == DeclareForm::Passive { FieldTable::default() } else { arguments(&short) };
@@ -184,14 +184,14 @@ impl Inspection {
             channel.queue_declare(name.clone(), options, FieldTable::default()).await.map(drop)
         });
         let declared = declared.await;
-        if declared != Probed::Yes {
+        if declared != Inspected::Yes {
             return OwnQueue::undeclared(declared);
         }
         let publish = self.ask(async |channel: Channel| publish(&channel, &name).await).await;
         let is_blocked = self.is_blocked();
         if is_blocked {
-            let (bind, consume) = (Vec::new(), Probed::Yes);
-            return OwnQueue { declare: Probed::Yes, bind, publish, consume, is_blocked, broker_time: None };
+            let (bind, consume) = (Vec::new(), Inspected::Yes);
+            return OwnQueue { declare: Inspected::Yes, bind, publish, consume, is_blocked, broker_time: None };
         }
         let mut broker_time = None;
         let consume = self.ask(async |channel: Channel| {
@@ -211,23 +211,23 @@ impl Inspection {
             });
             bind.push((topic.clone(), bound.await));
         }
-        OwnQueue { declare: Probed::Yes, bind, publish, consume, is_blocked, broker_time }
+        OwnQueue { declare: Inspected::Yes, bind, publish, consume, is_blocked, broker_time }
     }
 
     /// Asks whether this user may publish on a topic of the exchange of requests. The message is taken back.
-    pub async fn may_publish(&self, topic: &str) -> Probed {
+    pub async fn may_publish(&self, topic: &str) -> Inspected {
         self.may_publish_to(&self.settings.exchange, topic).await
     }
 
     /// Asks whether this user may put dead letters of a queue aside. The message is taken back.
-    pub async fn may_dead_letter(&self, queue: &str) -> Probed {
+    pub async fn may_dead_letter(&self, queue: &str) -> Inspected {
         self.may_publish_to(&self.settings.dead_letter_exchange, queue).await
     }
 
-    async fn may_publish_to(&self, exchange: &ShortString, topic: &str) -> Probed {
+    async fn may_publish_to(&self, exchange: &ShortString, topic: &str) -> Inspected {
         let Ok(topic) = ShortString::try_new(topic) else { return too_long() };
         if self.is_blocked() {
-            return Probed::Yes;
+            return Inspected::Yes;
         }
         self.ask(async |channel: Channel| {
             channel.tx_select().await?;
@@ -252,16 +252,16 @@ impl Inspection {
     }
 
     /// Whether an object exists as the daemon declares it; if it does not exist, whether this user may declare it.
-    async fn existing(&self, declare: impl AsyncFn(Channel, DeclareForm) -> Result<(), Error>) -> Probed {
+    async fn existing(&self, declare: impl AsyncFn(Channel, DeclareForm) -> Result<(), Error>) -> Inspected {
         let probe = async |form| self.probe(async |channel| declare(channel, form).await).await;
         match probe(DeclareForm::Passive).await {
-            Probed::Missing => match probe(DeclareForm::Impossible).await {
-                Probed::Differs { .. } => Probed::Missing,
+            Inspected::Missing => match probe(DeclareForm::Impossible).await {
+                Inspected::Differs { .. } => Inspected::Missing,
                 probed => probed,
             },
             // An existing object suffices for a user that may declare nothing.
-            Probed::Yes => match probe(DeclareForm::Wanted).await {
-                Probed::Refused(_) => Probed::Yes,
+            Inspected::Yes => match probe(DeclareForm::Wanted).await {
+                Inspected::Refused(_) => Inspected::Yes,
                 probed => probed,
             },
             probed => probed,
@@ -269,8 +269,8 @@ impl Inspection {
     }
 
     /// Runs a probe on a channel of its own.
-    async fn probe(&self, mut work: impl AsyncFnMut(Channel) -> Result<(), Error>) -> Probed {
-        let mut probed = Probed::Unknown(no_response());
+    async fn probe(&self, mut work: impl AsyncFnMut(Channel) -> Result<(), Error>) -> Inspected {
+        let mut probed = Inspected::Unknown(no_response());
         for _ in 0..questions::MAX_TRIES {
             let probe = async {
                 let channel = self.connection.create_channel().await?;
@@ -278,11 +278,11 @@ impl Inspection {
                 channel.close(200, "done".into()).await
             };
             probed = match tokio::time::timeout(RESPONSE_TIME, probe).await {
-                Ok(Ok(())) => Probed::Yes,
+                Ok(Ok(())) => Inspected::Yes,
                 Ok(Err(error)) => refusal(&error),
-                Err(_) => return Probed::Unknown(no_response()),
+                Err(_) => return Inspected::Unknown(no_response()),
             };
-            if !matches!(probed, Probed::Unknown(_)) {
+            if !matches!(probed, Inspected::Unknown(_)) {
                 break;
             }
         }
@@ -292,23 +292,23 @@ impl Inspection {
 
 impl OwnQueue {
     /// A queue that could not be declared, so that nothing else could be tried.
-    fn undeclared(declare: Probed) -> Self {
-        let unknown = || Probed::Unknown("there is no queue to try it with".to_owned());
+    fn undeclared(declare: Inspected) -> Self {
+        let unknown = || Inspected::Unknown("there is no queue to try it with".to_owned());
         let (publish, consume) = (unknown(), unknown());
         Self { declare, bind: Vec::new(), publish, consume, is_blocked: false, broker_time: None }
     }
 }
 
-fn refusal(error: &Error) -> Probed {
+fn refusal(error: &Error) -> Inspected {
     let words = cause::words(error);
     match cause::code(error) {
-        Some(ACCESS_REFUSED) => Probed::Refused(words),
-        Some(NOT_FOUND) if !words.contains(topology::NODE_DOWN) => Probed::Missing,
+        Some(ACCESS_REFUSED) => Inspected::Refused(words),
+        Some(NOT_FOUND) if !words.contains(topology::NODE_DOWN) => Inspected::Missing,
         Some(PRECONDITION_FAILED) => {
             let (what, key) = topology::differing_argument(&words);
-            Probed::Differs { what, key }
+            Inspected::Differs { what, key }
         }
-        _ => Probed::Unknown(words),
+        _ => Inspected::Unknown(words),
     }
 }
 
@@ -332,6 +332,6 @@ fn no_response() -> String {
     format!("no answer within {} s", RESPONSE_TIME.as_secs())
 }
 
-fn too_long() -> Probed {
-    Probed::Unknown("the name is longer than 255 bytes".to_owned())
+fn too_long() -> Inspected {
+    Inspected::Unknown("the name is longer than 255 bytes".to_owned())
 }

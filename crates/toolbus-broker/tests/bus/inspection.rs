@@ -3,7 +3,7 @@
 use lapin::ExchangeKind;
 use lapin::options::{ExchangeDeclareOptions, QueueDeclareOptions};
 use lapin::types::FieldTable;
-use toolbus_broker::rabbitmq::{ConnectError, Inspection, Probed, RabbitMq, RabbitMqSettings, inspect};
+use toolbus_broker::rabbitmq::{ConnectError, Inspected, Inspection, RabbitMq, RabbitMqSettings, inspect};
 use toolbus_bus::{Bus as _, Ownership, Subscription};
 
 use crate::fixture::{client, consume, node, settings, settings_with_ca, subscription, unique};
@@ -42,11 +42,11 @@ async fn missing_queues_and_exchanges_are_reported_and_not_declared() {
     // Twice: what a question had declared would be there.
     for _ in 0..2 {
         let names = [settings.exchange.clone(), settings.dead_letter_exchange.clone()];
-        let missing = names.map(|name| (name, Probed::Missing));
+        let missing = names.map(|name| (name, Inspected::Missing));
         assert_eq!(inspection.exchanges().await, missing);
         let names = [shared.queue.clone(), format!("{}.dlq", shared.queue)];
-        assert_eq!(inspection.queues(&shared).await, names.map(|name| (name, Probed::Missing)));
-        assert_eq!(inspection.may_publish("t").await, Probed::Missing);
+        assert_eq!(inspection.queues(&shared).await, names.map(|name| (name, Inspected::Missing)));
+        assert_eq!(inspection.may_publish("t").await, Inspected::Missing);
     }
     inspection.close().await;
 }
@@ -57,14 +57,14 @@ async fn declared_queues_and_exchanges_pass_the_inspection() {
     let (bus, queue) = (RabbitMq::start(settings.clone()).unwrap(), unique("declared"));
     drop(consume(&bus, &queue, &["t"]).await);
     let inspection = asking(&settings).await;
-    let is_there = |probes: Vec<(String, Probed)>| probes.iter().all(|(_, probed)| *probed == Probed::Yes);
+    let is_there = |probes: Vec<(String, Inspected)>| probes.iter().all(|(_, probed)| *probed == Inspected::Yes);
     assert!(is_there(inspection.exchanges().await));
     assert!(is_there(inspection.queues(&subscription(&queue, &[])).await));
-    assert_eq!(inspection.may_publish("t").await, Probed::Yes);
-    assert_eq!(inspection.may_dead_letter(&queue).await, Probed::Yes);
+    assert_eq!(inspection.may_publish("t").await, Inspected::Yes);
+    assert_eq!(inspection.may_dead_letter(&queue).await, Inspected::Yes);
     let own = inspection.own_queue(&own(&["t"])).await;
-    assert_eq!((own.declare, own.publish, own.consume), (Probed::Yes, Probed::Yes, Probed::Yes));
-    assert_eq!(own.bind, [("t".to_owned(), Probed::Yes)]);
+    assert_eq!((own.declare, own.publish, own.consume), (Inspected::Yes, Inspected::Yes, Inspected::Yes));
+    assert_eq!(own.bind, [("t".to_owned(), Inspected::Yes)]);
     assert_eq!((own.is_blocked, own.broker_time), (false, None));
     inspection.close().await;
     bus.close().await;
@@ -81,12 +81,12 @@ async fn a_differing_queue_or_exchange_is_reported_with_its_configuration_key() 
     channel.exchange_declare(name, ExchangeKind::Fanout, options, FieldTable::default()).await.unwrap();
     let inspection = asking(&settings).await;
     let [(_, exchange), _] = &inspection.exchanges().await[..] else { panic!("two exchanges") };
-    assert!(matches!(exchange, Probed::Differs { key: None, .. }), "{exchange:?}");
+    assert!(matches!(exchange, Inspected::Differs { key: None, .. }), "{exchange:?}");
     let [(_, found), (_, dead_letters)] = &inspection.queues(&subscription(&queue, &[])).await[..] else {
         panic!("two")
     };
-    assert!(matches!(found, Probed::Differs { key: Some("bus.dead_letter_exchange"), .. }), "{found:?}");
-    assert_eq!(*dead_letters, Probed::Missing);
+    assert!(matches!(found, Inspected::Differs { key: Some("bus.dead_letter_exchange"), .. }), "{found:?}");
+    assert_eq!(*dead_letters, Inspected::Missing);
     inspection.close().await;
 }
 
@@ -97,14 +97,15 @@ async fn each_missing_permission_is_reported() {
     drop(consume(&bus, &unique("declared"), &[]).await);
     node.ctl(&["add_user", &name, "s3cret"]).await;
     let limited = RabbitMqSettings { urls: vec![node.url_of(&name, "s3cret")], ..settings };
-    let is_refused = |probed: &Probed| matches!(probed, Probed::Refused(words) if words.contains("ACCESS_REFUSED"));
+    let is_refused =
+        |probed: &Inspected| matches!(probed, Inspected::Refused(words) if words.contains("ACCESS_REFUSED"));
 
     node.ctl(&["set_permissions", &name, "^$", "^$", "^$"]).await;
     let inspection = asking(&limited).await;
     // Before 4.3, any user may look up an exchange.
     let is_open = node.version().await < (4, 3);
     let exchanges = inspection.exchanges().await;
-    let is_expected = |probed: &Probed| if is_open { *probed == Probed::Yes } else { is_refused(probed) };
+    let is_expected = |probed: &Inspected| if is_open { *probed == Inspected::Yes } else { is_refused(probed) };
     assert!(exchanges.iter().all(|(_, probed)| is_expected(probed)), "{exchanges:?}");
     let missing = inspection.queues(&subscription(&unique("missing"), &[])).await;
     assert!(missing.iter().all(|(_, probed)| is_refused(probed)), "{missing:?}");
@@ -116,7 +117,7 @@ async fn each_missing_permission_is_reported() {
     node.ctl(&["set_permissions", &name, ".*", "^own.*", "^$"]).await;
     let inspection = asking(&limited).await;
     let own = inspection.own_queue(&own(&["t"])).await;
-    assert_eq!(own.declare, Probed::Yes);
+    assert_eq!(own.declare, Inspected::Yes);
     assert!(own.bind.iter().all(|(_, probed)| is_refused(probed)), "{own:?}");
     assert!(is_refused(&own.publish) && is_refused(&own.consume), "{own:?}");
     inspection.close().await;

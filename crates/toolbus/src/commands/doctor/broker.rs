@@ -2,7 +2,7 @@
 //! as the daemon wants it.
 
 use percent_encoding::percent_decode_str;
-use toolbus_broker::rabbitmq::{ConnectError, Inspection, Node, OwnQueue, Probed, Product, inspect};
+use toolbus_broker::rabbitmq::{ConnectError, Inspected, Inspection, Node, OwnQueue, Product, inspect};
 use toolbus_core::Clock;
 use toolbus_core::bus::{Ownership, Subscription};
 
@@ -118,8 +118,10 @@ impl Account {
             let shown = format!("exchange `{name}`");
             let advice = format!("delete the exchange, or name another in bus.{key}");
             findings.push(match answer {
-                Probed::Yes => Finding::ok(SUBJECT, format!("{shown} exists as configured")),
-                Probed::Missing => Finding::ok(SUBJECT, format!("{shown} does not exist yet; the daemon declares it")),
+                Inspected::Yes => Finding::ok(SUBJECT, format!("{shown} exists as configured")),
+                Inspected::Missing => {
+                    Finding::ok(SUBJECT, format!("{shown} does not exist yet; the daemon declares it"))
+                }
                 answer => self.unlike(&shown, answer, &advice),
             });
         }
@@ -152,13 +154,13 @@ impl Account {
                     shell_word(&name)
                 );
                 match answer {
-                    Probed::Yes => found += 1,
-                    Probed::Missing if queue.ownership == Ownership::Existing => {
+                    Inspected::Yes => found += 1,
+                    Inspected::Missing if queue.ownership == Ownership::Existing => {
                         let text = format!("queue `{name}` of bus.compat_queues does not exist, and is waited for");
                         let mend = "start the program that declares it, or remove the key";
                         findings.push(Finding::warning(SUBJECT, text).mended_by(mend));
                     }
-                    Probed::Missing => missing += 1,
+                    Inspected::Missing => missing += 1,
                     answer => findings.push(self.unlike(&format!("queue `{name}`"), answer, &advice)),
                 }
             }
@@ -186,16 +188,16 @@ impl Account {
                 .push(Finding { verdict: super::Verdict::Warning, ..self.judged(&text, answer, &self.permissions) });
         }
         match publish {
-            Probed::Refused(words) => {
+            Inspected::Refused(words) => {
                 let text = format!("replies go by topic only; requests that name a queue are dead-lettered: {words}");
                 let mend = format!("{}, unless that is meant (docs/rabbitmq.md)", self.permissions);
                 findings.push(Finding::warning(SUBJECT, text).mended_by(mend));
             }
-            Probed::Unknown(_) if is_blocked => {
+            Inspected::Unknown(_) if is_blocked => {
                 let mend = "rabbitmqctl status shows the alarm; free memory or disk on the broker's machine";
                 findings.push(Finding::problem(SUBJECT, "it takes no messages: memory or disk alarm").mended_by(mend));
             }
-            Probed::Unknown(words) => {
+            Inspected::Unknown(words) => {
                 let text = format!("it confirms no message: {words}");
                 findings.push(Finding::problem(SUBJECT, text).mended_by("look at the broker's log; restart it"));
             }
@@ -213,9 +215,9 @@ impl Account {
     }
 
     /// Judges an exchange or a queue that is neither as configured nor for the daemon to declare.
-    fn unlike(&self, name: &str, answer: Probed, advice: &str) -> Finding {
+    fn unlike(&self, name: &str, answer: Inspected, advice: &str) -> Finding {
         match answer {
-            Probed::Refused(_) => {
+            Inspected::Refused(_) => {
                 let what = format!("{name} does not exist, and the user may not declare it");
                 self.judged(&what, answer, advice)
             }
@@ -224,27 +226,27 @@ impl Account {
     }
 
     /// Judges what is neither there nor permitted; `advice` is for what is there in another way.
-    fn judged(&self, what: &str, answer: Probed, advice: &str) -> Finding {
+    fn judged(&self, what: &str, answer: Inspected, advice: &str) -> Finding {
         match answer {
-            Probed::Yes | Probed::Missing => Finding::ok(SUBJECT, what),
-            Probed::Refused(words) => {
+            Inspected::Yes | Inspected::Missing => Finding::ok(SUBJECT, what),
+            Inspected::Refused(words) => {
                 let mend = if words.contains(TOPIC) { "rabbitmqctl set_topic_permissions" } else { &*self.permissions };
                 Finding::problem(SUBJECT, format!("{what}: {words}"))
                     .mended_by(format!("{mend}; docs/rabbitmq.md has all rights of the daemon"))
             }
-            Probed::Differs { what: difference, key } => {
+            Inspected::Differs { what: difference, key } => {
                 let key = key.map(|key| format!("; or set {key} to what it has")).unwrap_or_default();
                 Finding::problem(SUBJECT, format!("{what} exists with {difference}"))
                     .mended_by(format!("{advice}{key}"))
             }
-            Probed::Unknown(words) => Finding::problem(SUBJECT, format!("{what}: {words}"))
+            Inspected::Unknown(words) => Finding::problem(SUBJECT, format!("{what}: {words}"))
                 .mended_by("look at the broker's log; rabbitmqctl list_queues name type state leader shows its queues"),
         }
     }
 }
 
-const fn is_fine(answer: &Probed) -> bool {
-    matches!(answer, Probed::Yes | Probed::Missing)
+const fn is_fine(answer: &Inspected) -> bool {
+    matches!(answer, Inspected::Yes | Inspected::Missing)
 }
 
 /// Warns of clocks that differ, in seconds since 1970.
@@ -312,29 +314,29 @@ mod tests {
     fn each_kind_of_answer_says_what_to_do() {
         let account = account("amqp://ana:hunter2@broker");
         let judged = |answer| account.judged("queue `q`", answer, "delete it");
-        let refused = judged(Probed::Refused("ACCESS_REFUSED".to_owned()));
+        let refused = judged(Inspected::Refused("ACCESS_REFUSED".to_owned()));
         assert!(refused.mend.unwrap().starts_with("rabbitmqctl set_permissions -p / ana "));
-        let differs = judged(Probed::Differs { what: "another 'x'".to_owned(), key: Some("bus.queue_type") });
+        let differs = judged(Inspected::Differs { what: "another 'x'".to_owned(), key: Some("bus.queue_type") });
         assert_eq!(differs.text, "queue `q` exists with another 'x'");
         assert_eq!(differs.mend.as_deref(), Some("delete it; or set bus.queue_type to what it has"));
-        let unknown = judged(Probed::Unknown("no answer within 5 s".to_owned()));
+        let unknown = judged(Inspected::Unknown("no answer within 5 s".to_owned()));
         assert_eq!((unknown.verdict, &*unknown.text), (Verdict::Problem, "queue `q`: no answer within 5 s"));
     }
 
     #[test]
     fn a_queue_of_its_own_shows_what_is_missing() {
         let own = OwnQueue {
-            declare: Probed::Yes,
-            bind: vec![("tool.cancel".to_owned(), Probed::Yes)],
-            publish: Probed::Yes,
-            consume: Probed::Yes,
+            declare: Inspected::Yes,
+            bind: vec![("tool.cancel".to_owned(), Inspected::Yes)],
+            publish: Inspected::Yes,
+            consume: Inspected::Yes,
             is_blocked: false,
             broker_time: None,
         };
         let account = account("amqp://ana:hunter2@broker");
         let verdicts = |own| account.own_queue(own).iter().map(|it| it.verdict).collect::<Vec<_>>();
-        let refused = || Probed::Refused("ACCESS_REFUSED".to_owned());
-        let blocked = OwnQueue { publish: Probed::Unknown("late".to_owned()), is_blocked: true, ..own.clone() };
+        let refused = || Inspected::Refused("ACCESS_REFUSED".to_owned());
+        let blocked = OwnQueue { publish: Inspected::Unknown("late".to_owned()), is_blocked: true, ..own.clone() };
         let unbound = OwnQueue { bind: vec![("tool.cancel".to_owned(), refused())], ..own.clone() };
         assert_eq!(account.own_queue(blocked)[0].text, "it takes no messages: memory or disk alarm");
         assert_eq!(verdicts(unbound), [Verdict::Warning]);
