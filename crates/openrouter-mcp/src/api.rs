@@ -10,7 +10,7 @@ use toolbus_core::failure::{Cause, ToolFailure};
 use toolbus_outbound::{HttpClientError, http_client, read_up_to};
 use url::Url;
 
-/// Where the API is, unless told otherwise.
+/// Default address of the API.
 pub(crate) const BASE_URL: &str = "https://openrouter.ai/api/v1";
 /// Longest wait for a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -35,7 +35,7 @@ pub(crate) struct Api {
 #[derive(Clone)]
 pub(crate) struct ApiKey(String);
 
-/// Why a text is no key.
+/// Reason that a text is no key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the API key must have 1 to 512 printable ASCII characters and no blanks")]
 pub(crate) struct ApiKeyError;
@@ -91,11 +91,11 @@ impl Api {
         Ok(Self { client: http_client(CONNECT_TIMEOUT, IDLE_TIMEOUT)?, base, key })
     }
 
-    /// Reads what is at a path below the base, and returns the JSON as it came.
+    /// Sends a GET to a path below the base, and returns the JSON as it came.
     ///
     /// # Errors
     ///
-    /// If there is no response in time, or it is an error, too large, or no JSON. `not_found` says what a 404 means.
+    /// If there is no response in time, or it is an error, too large, or no JSON. `not_found` is the text for a 404.
     pub(crate) async fn get(
         &self,
         path: &[&str],
@@ -143,9 +143,9 @@ impl Api {
         headers
     }
 
-    /// Builds the failure for a status: what the status says, and what to do about it.
+    /// Builds the failure for a status: its meaning, and what to do about it.
     fn of_status(&self, status: StatusCode, body: &[u8], right: Right, not_found: &str) -> ToolFailure {
-        let said = self.message(body);
+        let message = self.message(body);
         let (cause, text) = match status.as_u16() {
             401 if right == Right::ManagementKey => (
                 Cause::NotAllowed,
@@ -175,7 +175,7 @@ impl Api {
             }
             _ => (Cause::Failed, format!("OpenRouter answers with HTTP {}.", status.as_u16())),
         };
-        let text = said.map_or(text.clone(), |said| format!("{text} It says: {said}"));
+        let text = message.map_or(text.clone(), |message| format!("{text} It says: {message}"));
         ToolFailure::new(cause, text)
     }
 

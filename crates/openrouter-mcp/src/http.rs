@@ -1,4 +1,4 @@
-//! Streamable HTTP: who may use the server, and the bounds of requests.
+//! Streamable HTTP: access to the server, and the limits of requests.
 
 use std::io;
 use std::net::SocketAddr;

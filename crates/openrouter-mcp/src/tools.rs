@@ -1,4 +1,4 @@
-//! The tools: what they are, and how each is answered.
+//! The tools: their definitions, and how each is run.
 
 use std::sync::Arc;
 
@@ -152,7 +152,7 @@ impl AccountTool {
     }
 }
 
-/// The tools, for any client: who may use them is decided where they are served.
+/// The tools, for any client: access is checked where they are served.
 #[derive(Debug)]
 pub(crate) struct Tools {
     api: Api,

@@ -24,7 +24,7 @@ use tokio::net::TcpListener;
 use tokio::process::{Child, ChildStderr, ChildStdin, ChildStdout, Command};
 use tokio::time::timeout;
 
-/// Longest wait for an answer or an end.
+/// Longest wait for a response or an end.
 const PATIENCE: Duration = Duration::from_secs(30);
 const HASH: &str = "f01d52606dc8f0a8303a7b5cc3fa07109c2e346cec7c0a16b40de462992ce943";
 
@@ -33,8 +33,8 @@ fn error(status: u16, message: &str) -> Response {
     (StatusCode::from_u16(status).unwrap(), [(header::CONTENT_TYPE, "application/json")], body).into_response()
 }
 
-/// Answers a request whose key may do this.
-fn answer(headers: &HeaderMap, is_for_management: bool, body: &Value) -> Response {
+/// Responds to a request if its key has the right.
+fn respond(headers: &HeaderMap, is_for_management: bool, body: &Value) -> Response {
     match headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok()) {
         None => error(401, "No cookie auth credentials found"),
         Some("Bearer sk-or-v1-management") => body.to_string().into_response(),
@@ -57,26 +57,26 @@ fn answer(headers: &HeaderMap, is_for_management: bool, body: &Value) -> Respons
 
 async fn openrouter() -> SocketAddr {
     let credits = |headers: HeaderMap| async move {
-        answer(&headers, true, &json!({"data": {"total_credits": 100.5, "total_usage": 25.75}}))
+        respond(&headers, true, &json!({"data": {"total_credits": 100.5, "total_usage": 25.75}}))
     };
     let key = |headers: HeaderMap| async move {
-        answer(&headers, false, &json!({"data": {"label": "sk-or-v1-pla...ain", "limit": 10, "usage": 2.5}}))
+        respond(&headers, false, &json!({"data": {"label": "sk-or-v1-pla...ain", "limit": 10, "usage": 2.5}}))
     };
     let models = |headers: HeaderMap| async move {
-        answer(&headers, false, &json!({"data": [{"id": "openai/gpt-5", "context_length": 400_000}]}))
+        respond(&headers, false, &json!({"data": [{"id": "openai/gpt-5", "context_length": 400_000}]}))
     };
     let keys = |headers: HeaderMap| async move {
-        answer(&headers, true, &json!({"data": [{"hash": HASH, "name": "ci", "disabled": false}]}))
+        respond(&headers, true, &json!({"data": [{"hash": HASH, "name": "ci", "disabled": false}]}))
     };
     let one = |Path(hash): Path<String>, headers: HeaderMap| async move {
         match hash.as_str() {
-            HASH => answer(&headers, true, &json!({"data": {"hash": HASH, "name": "ci", "usage": 1.5}})),
+            HASH => respond(&headers, true, &json!({"data": {"hash": HASH, "name": "ci", "usage": 1.5}})),
             _ => error(404, "API key not found"),
         }
     };
     let generation = |Query(query): Query<HashMap<String, String>>, headers: HeaderMap| async move {
         match query.get("id").map(String::as_str) {
-            Some("gen-1") => answer(&headers, false, &json!({"data": {"id": "gen-1", "total_cost": 0.0015}})),
+            Some("gen-1") => respond(&headers, false, &json!({"data": {"id": "gen-1", "total_cost": 0.0015}})),
             _ => error(404, "Generation not found"),
         }
     };
@@ -184,7 +184,7 @@ async fn each_tool_returns_the_json_of_the_api() {
 
 #[tokio::test]
 async fn a_failure_names_the_right_or_the_thing_that_is_missing() {
-    let mut told = Vec::new();
+    let mut refusals = Vec::new();
     let calls = [
         ("sk-or-v1-plain", "get_credits", json!({})),
         ("sk-or-v1-plain", "list_api_keys", json!({})),
@@ -202,9 +202,9 @@ async fn a_failure_names_the_right_or_the_thing_that_is_missing() {
     ];
     for (key, tool, arguments) in calls {
         let (text, code) = Client::start(key).await.call(tool, arguments).await;
-        told.push(format!("{tool}, {key}: {code} {text}"));
+        refusals.push(format!("{tool}, {key}: {code} {text}"));
     }
-    insta::assert_snapshot!(told.join("\n"), @"
+    insta::assert_snapshot!(refusals.join("\n"), @"
     get_credits, sk-or-v1-plain: not_allowed The API key lacks the right to read the account. This tool needs a management key, which an administrator makes at https://openrouter.ai/settings/management-keys. It says: Only management keys can perform this operation
     list_api_keys, sk-or-v1-plain: not_allowed The API key lacks the right to read the account. This tool needs a management key, which an administrator makes at https://openrouter.ai/settings/management-keys. It says: Only management keys can perform this operation
     get_credits, sk-or-v1-revoked: not_allowed OpenRouter refuses the API key. This tool needs a valid management key, which an administrator makes at https://openrouter.ai/settings/management-keys. It says: User not found.
@@ -233,12 +233,12 @@ async fn an_api_that_cannot_be_reached_is_named() {
 }
 
 #[tokio::test]
-async fn the_program_says_what_it_needs_before_it_serves() {
+async fn invalid_arguments_are_errors_at_the_start() {
     let folder = tempfile::tempdir().unwrap();
     let (empty, missing) = (folder.path().join("empty"), folder.path().join("missing"));
     std::fs::write(&empty, " \n").unwrap();
     let api = "127.0.0.1:9".parse().unwrap();
-    let mut said = Vec::new();
+    let mut errors = Vec::new();
     for (name, arguments) in [
         ("no key", vec![]),
         ("a key of two words", vec![]),
@@ -254,9 +254,9 @@ async fn the_program_says_what_it_needs_before_it_serves() {
         let output = timeout(PATIENCE, command.args(arguments).output()).await.unwrap().unwrap();
         assert_eq!(output.status.code(), Some(1), "{name}");
         let text = String::from_utf8(output.stderr).unwrap();
-        said.push(text.replace(folder.path().to_str().unwrap(), "FOLDER").trim().to_owned());
+        errors.push(text.replace(folder.path().to_str().unwrap(), "FOLDER").trim().to_owned());
     }
-    insta::assert_snapshot!(said.join("\n"), @"
+    insta::assert_snapshot!(errors.join("\n"), @"
     openrouter-mcp: there is no API key: set OPENROUTER_API_KEY, or give --api-key-file
     openrouter-mcp: the API key must have 1 to 512 printable ASCII characters and no blanks
     openrouter-mcp: FOLDER/empty: the file is empty
@@ -288,7 +288,7 @@ async fn http_clients_are_served_with_the_token_alone() {
 }
 
 #[tokio::test]
-async fn the_server_ends_when_its_input_does_or_it_is_told_to() {
+async fn the_server_ends_with_its_input_or_on_a_signal() {
     let Client { mut child, input, .. } = Client::start("sk-or-v1-plain").await;
     drop(input);
     assert!(timeout(PATIENCE, child.wait()).await.unwrap().unwrap().success());
@@ -310,7 +310,7 @@ fn call(tool: &str) -> String {
         .to_string()
 }
 
-/// Where a server listens, as its log says.
+/// URL of a server, read from its log.
 async fn url_of(child: &mut Child) -> String {
     let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
     loop {

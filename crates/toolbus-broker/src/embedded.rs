@@ -95,7 +95,7 @@ impl Bus for Embedded {
         Box::pin(async { self.broker.lock().end_requests(&self.state) })
     }
 
-    /// Deliveries in hand go back to their queues when they are dropped.
+    /// Unsettled deliveries go back to their queues when they are dropped.
     fn close(&self) -> BoxFuture<'_, ()> {
         Box::pin(async {
             self.broker.lock().close(&self.state);
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_message_larger_than_a_queue_is_not_told_that_the_queue_is_full() {
+    async fn the_error_for_a_message_larger_than_its_queue_names_both_sizes() {
         let bus = Embedded::with_bounds(1_000, 10);
         let _deliveries = bus.consume(subscription("q", Ownership::Shared));
         let error = bus.publish(&topic("12345678901")).await.unwrap_err();
@@ -200,7 +200,7 @@ mod tests {
     #[tokio::test]
     async fn a_queue_that_comes_or_goes_changes_where_messages_go() {
         let bus = Embedded::new();
-        assert_eq!(bus.publish(&topic("nobody")).await, Ok(Routing::Unroutable));
+        assert_eq!(bus.publish(&topic("unbound")).await, Ok(Routing::Unroutable));
         let mut kept = bus.consume(subscription("kept", Ownership::Shared));
         let other = bus.connect();
         let mut replica = other.consume(subscription("replica", Ownership::Replica));
@@ -219,8 +219,8 @@ mod tests {
     async fn no_number_of_addresses_fills_the_memory() {
         let bus = Embedded::new();
         for number in 0..5_000 {
-            let nobody = message(Target::Queue(format!("reply.{number}")), "x");
-            assert_eq!(bus.publish(&nobody).await, Ok(Routing::Unroutable));
+            let absent = message(Target::Queue(format!("reply.{number}")), "x");
+            assert_eq!(bus.publish(&absent).await, Ok(Routing::Unroutable));
         }
         assert!(bus.broker.lock().remembered() <= 1_024);
     }

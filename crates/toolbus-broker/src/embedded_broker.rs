@@ -33,7 +33,7 @@ pub(super) struct EmbeddedBroker {
     queues: HashMap<Arc<str>, Queue>,
     /// Patterns, and the queues bound by them.
     bindings: BTreeSet<(String, Arc<str>)>,
-    /// Where messages go, as long as queues and bindings stay as they are.
+    /// Routes by target, valid as long as queues and bindings stay as they are.
     routes: HashMap<Target, AddressRoute>,
     /// Queues that are gone with the client that has them to itself.
     replicas: Vec<(Arc<str>, Arc<watch::Sender<BusState>>)>,
@@ -42,7 +42,7 @@ pub(super) struct EmbeddedBroker {
     context: Option<SettleContext>,
 }
 
-/// Where messages with one address go.
+/// Route of the messages with one address.
 #[derive(Clone)]
 struct AddressRoute {
     routing_key: Arc<str>,
@@ -67,7 +67,7 @@ impl EmbeddedBroker {
         self.queues.get(name).is_some_and(Queue::is_declared)
     }
 
-    /// Declares and binds what the subscription says, and subscribes.
+    /// Declares and binds the queue of the subscription, and subscribes.
     pub(super) fn consume(
         &mut self,
         subscription: &Subscription,

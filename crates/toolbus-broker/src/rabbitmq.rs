@@ -1,9 +1,9 @@
 //! RabbitMQ as a bus.
 //!
 //! Connections are kept by a supervisor each: one consumes and acknowledges, another publishes, so that a publisher
-//! blocked by the broker does not stop acknowledgements, and a third asks what may cost an error. Every consumer has a
-//! channel of its own. Whatever is lost (broker, connection, channel, consumer, queue) is declared and subscribed again,
-//! with back-off. Heartbeats and sockets have a thread beside those of calls.
+//! blocked by the broker does not stop acknowledgements, and a third sends questions that may cost an error. Every
+//! consumer has a channel of its own. Whatever is lost (broker, connection, channel, consumer, queue) is declared and
+//! subscribed again, with back-off. Heartbeats and sockets have a thread beside those of calls.
 
 mod cause;
 mod confirm_channel;
@@ -37,7 +37,7 @@ use tracing::warn;
 use self::connection::{ConnectionHandle, ConnectionSupervisor};
 use self::consumer::{Consumer, MAX_RENEWALS, window};
 pub use self::dead_letters::{DeadLetter, DeadLetterError, DeadLetterQueue, DeadLetters, ReplayOutcome};
-pub use self::inspection::{Answer, Inspection, Node, OwnQueue, inspect};
+pub use self::inspection::{Inspected, Inspection, Node, OwnQueue, inspect};
 pub use self::once::{ConnectError, Product};
 use self::publisher::Publisher;
 use self::questions::Questions;
@@ -49,10 +49,10 @@ pub use self::url::{AddressParts, AmqpUrl, AmqpUrlError};
 /// Longest wait for consumers to be cancelled, and for connections to be closed.
 const CLOSE_TIME: Duration = Duration::from_secs(8);
 
-/// Longest wait for the broker to say what it has of a queue.
+/// Longest wait for the broker's counts of a queue.
 const LOOK_TIME: Duration = Duration::from_secs(2);
-/// Looks after which a queue has no consumers, and the time after each: RabbitMQ says the same of a quorum queue whose
-/// leader does not tell it within a quarter of a second.
+/// Looks after which a queue has no consumers, and the time after each: RabbitMQ reports the same for a quorum queue
+/// whose leader does not report it within a quarter of a second.
 const IDLE_LOOKS: u32 = 3;
 const IDLE_PERIOD: Duration = Duration::from_millis(200);
 
@@ -157,7 +157,7 @@ impl Bus for RabbitMq {
         Box::pin(async {
             let published = self.publisher.publish(message).await;
             match &message.target {
-                // It may be back by now: what was returned is lost only if there is no such queue.
+                // It may be back by now: a returned message is lost only if there is no such queue.
                 Target::DeadLetter(queue)
                     if published == Ok(Routing::Unroutable)
                         && self.has_queue(&topology::dead_letters_of(queue)).await != Some(false) =>

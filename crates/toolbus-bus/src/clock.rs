@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// Tells the time.
+/// A source of the time.
 ///
 /// [`Clock::SYSTEM`] is the system's. In a test whose runtime is paused it stands still and advances with the timers of
 /// tokio, so that decisions and waits agree. A clock of [`Clock::manual`] moves when a test advances it, and one of
@@ -55,7 +55,7 @@ impl Clock {
 
     /// The present time for deadlines and durations. It never goes back.
     #[must_use]
-    #[expect(clippy::disallowed_methods, reason = "the one place that asks the system")]
+    #[expect(clippy::disallowed_methods, reason = "the only reader of the system clock")]
     pub fn now(self) -> Instant {
         match self.0 {
             // Without tokio's feature for tests, this is the `now` of the standard library.
@@ -72,7 +72,7 @@ impl Clock {
 
     /// The present time of the world. It may be set, and go back.
     #[must_use]
-    #[expect(clippy::disallowed_methods, reason = "the one place that asks the system")]
+    #[expect(clippy::disallowed_methods, reason = "the only reader of the system clock")]
     pub fn wall(self) -> SystemTime {
         match self.0 {
             None => SystemTime::now(),
@@ -104,7 +104,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_manual_clock_moves_when_it_is_told_to() {
+    fn a_manual_clock_moves_only_when_advanced() {
         let clock = Clock::manual();
         let (now, wall) = (clock.now(), clock.wall());
         assert_eq!((clock.now(), clock.since_epoch().as_secs()), (now, 1_767_225_600));

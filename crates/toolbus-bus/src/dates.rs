@@ -22,10 +22,10 @@ mod tests {
 
     #[test]
     fn seconds_of_certificates_are_dates_and_other_numbers_stay() {
-        let said = "certificate expired: verification time 1763852400 (UNIX), but certificate is not valid after 1763766000 \
+        let raw = "certificate expired: verification time 1763852400 (UNIX), but certificate is not valid after 1763766000 \
                     (86400 seconds ago)";
         assert_eq!(
-            with_dates(said),
+            with_dates(raw),
             "certificate expired: verification time 2025-11-22T23:00:00Z but certificate is not valid after \
              2025-11-21T23:00:00Z (86400 seconds ago)"
         );

@@ -20,7 +20,7 @@ pub use dates::with_dates;
 
 /// A message broker with a topic exchange, a default exchange and dead-letter queues, as `docs/wire.md` describes it.
 pub trait Bus: Send + Sync + 'static {
-    /// Starts consuming a queue, declaring and binding it as its subscription says.
+    /// Starts consuming a queue, declaring and binding it as its subscription configures.
     ///
     /// Returns at once: whether the broker has confirmed the consumer is in [`BusState::consumers`]. The bus
     /// re-subscribes by itself after every kind of loss; the channel closes only when consuming has been stopped.
@@ -37,7 +37,7 @@ pub trait Bus: Send + Sync + 'static {
     /// See [`PublishError`]; unless that [is certain](PublishError::is_certain), the message may or may not have arrived.
     fn publish<'a>(&'a self, message: &'a Outgoing) -> BoxFuture<'a, Result<Routing, PublishError>>;
 
-    /// Whether a queue of this name exists; `None` if that cannot be determined now, or was asked too often.
+    /// Whether a queue of this name exists; `None` if that cannot be determined now, or was queried too often.
     fn has_queue<'a>(&'a self, name: &'a str) -> BoxFuture<'a, Option<bool>>;
 
     /// Why the broker would refuse a message for this target, in its own words; absent where it would take it, or where
@@ -49,7 +49,7 @@ pub trait Bus: Send + Sync + 'static {
     /// Current state of the bus, and every change of it.
     fn state(&self) -> watch::Receiver<BusState>;
 
-    /// Number of consumers of a queue; absent where there is no such queue, or the broker does not say.
+    /// Number of consumers of a queue; absent where there is no such queue, or the broker does not report it.
     fn consumer_count<'a>(&'a self, _queue: &'a str) -> BoxFuture<'a, Option<u32>> {
         Box::pin(std::future::ready(None))
     }
@@ -64,7 +64,7 @@ pub trait Bus: Send + Sync + 'static {
     /// settled.
     fn stop_consuming(&self) -> BoxFuture<'_, ()>;
 
-    /// Cancels what is still consumed, and closes all connections in order. Unsettled deliveries go back to their queues.
+    /// Cancels the remaining consumers, and closes all connections in order. Unsettled deliveries are requeued.
     fn close(&self) -> BoxFuture<'_, ()>;
 }
 
@@ -77,12 +77,12 @@ pub struct Subscription {
     pub topics: Vec<String>,
     /// Deliveries that may be unsettled at a time.
     pub prefetch: u16,
-    /// Largest body that is wanted, in bytes. RabbitMQ has no bound on what is sent: of a larger one, the
+    /// Largest body that is wanted, in bytes. RabbitMQ has no limit of its own: of a larger one, the
     /// beginning is delivered, so long, and the rest is dropped as it arrives.
     pub max_body: usize,
-    /// Whose queue it is, and how it is declared.
+    /// Owner of the queue, and form of its declaration.
     pub ownership: Ownership,
-    /// Whether running calls wait for what it brings, such as the replies of other daemons. It is consumed until
+    /// Whether running calls wait for its deliveries, such as the replies of other daemons. It is consumed until
     /// [`Bus::close`], so that a drain cuts no call off from its reply.
     pub is_inbox: bool,
 }
@@ -92,13 +92,13 @@ pub struct Subscription {
 pub enum Ownership {
     /// Ours and durable, with a dead-letter queue beside it.
     Shared,
-    /// As `Shared`, for messages that live for seconds: it need not outlast a node of the broker, so it is never
+    /// Variant of `Shared` for messages that live for seconds: it need not outlast a node of the broker, so it is never
     /// replicated where we declare it.
     ShortLived,
     /// Ours alone: exclusive, gone with the connection, no dead letters.
     Replica,
-    /// As `Replica`, for replies: deliveries are taken from [`Bus::consume`] at once, by what never requeues them. So the
-    /// bus may acknowledge them itself, many at a time, once they are there.
+    /// Variant of `Replica` for replies: deliveries are taken from [`Bus::consume`] at once, by what never requeues
+    /// them. So the bus may acknowledge them itself, many at a time, once they are there.
     Replies,
     /// Another program's: it must exist, and is consumed as it is.
     Existing,
@@ -122,7 +122,7 @@ pub struct Delivery {
     pub earlier_deliveries: u32,
     /// The broker's number for this delivery.
     pub delivery_tag: u64,
-    /// When it arrived here.
+    /// Time of its arrival here.
     pub arrived: Instant,
     /// Settles the delivery.
     pub settle: Box<dyn Settle>,
@@ -160,9 +160,9 @@ pub trait Settle: Send + Sync {
 /// A message to publish.
 #[derive(Debug, Clone)]
 pub struct Outgoing {
-    /// Where to.
+    /// Target of the message.
     pub target: Target,
-    /// Whether the broker must say when no queue takes it. Without, [`Routing::Routed`] says nothing.
+    /// Whether the broker must report that no queue takes it. Without, [`Routing::Routed`] may be wrong.
     pub mandatory: bool,
     /// Whether this address took a message before. An address that did not is published to apart from all others,
     /// because a broker that refuses an address closes the channel.
@@ -173,7 +173,7 @@ pub struct Outgoing {
     pub body: Bytes,
 }
 
-/// Where a message goes.
+/// Target of a message.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Target {
     /// The topic exchange, with this topic.
@@ -193,7 +193,7 @@ pub enum Routing {
     Unroutable,
 }
 
-/// Why a message was not confirmed.
+/// Reason that a message was not confirmed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PublishError {
     /// The broker does not permit this address, or it cannot be written at all. Repeating is of no use.
@@ -225,12 +225,12 @@ impl PublishError {
 pub struct BusState {
     /// Whether both connections, for consuming and for publishing, are open.
     pub connected: bool,
-    /// Why the broker takes no messages now, if it does not (memory or disk alarm).
+    /// Reason that the broker takes no messages now, if it does not (memory or disk alarm).
     pub blocked: Option<String>,
     /// Every queue that is meant to be consumed, and whether the broker has confirmed its consumer.
     pub consumers: Vec<(String, bool)>,
-    /// Messages that wait in consumed queues that outlive the process, as the broker said last. A change of these alone
-    /// wakes no watcher.
+    /// Messages that wait in consumed queues that outlive the process, as the broker last reported. A change of these
+    /// alone wakes no watcher.
     pub depths: BTreeMap<String, u32>,
     /// The same of the dead-letter queues beside them, by the name of the queue that the letters came from.
     pub dead_letters: BTreeMap<String, u32>,
@@ -246,7 +246,7 @@ pub struct BusState {
 }
 
 impl BusState {
-    /// Whether a request could be taken and answered now.
+    /// Whether a request could be taken, and its reply sent, now.
     #[must_use]
     pub fn is_ready(&self) -> bool {
         self.connected && self.blocked.is_none() && !self.consumers.is_empty() && self.consumers.iter().all(|c| c.1)

@@ -84,7 +84,7 @@ impl Client {
 
     /// Starts listening for replies. Calls go to `topic`.
     #[must_use]
-    #[expect(clippy::disallowed_methods, reason = "the task ends when the bus closes the queue of answers")]
+    #[expect(clippy::disallowed_methods, reason = "the task ends when the bus closes the reply queue")]
     pub fn start(bus: Arc<dyn Bus>, topic: &str, inbox: Inbox) -> Self {
         let pending = Arc::<Pending>::default();
         let (news, heard) = watch::channel(0);
@@ -103,19 +103,19 @@ impl Client {
         }
     }
 
-    /// Topic on which the daemons that take the calls are asked what others are asked on `control`.
+    /// Control topic of the daemons that take the calls: `control`, under the topic of the calls.
     #[must_use]
     pub fn control(&self, control: &str) -> String {
         topic::control_of(control, &self.topic).unwrap_or_else(|| control.to_owned())
     }
 
-    /// Has [`Self::invoke`], [`Self::list`] and [`Self::ping`] say who calls.
+    /// Signs the requests of [`Self::invoke`], [`Self::list`] and [`Self::ping`] with the sender.
     #[must_use]
     pub fn signed_by(self, sender: Sender) -> Self {
         Self { sender, ..self }
     }
 
-    /// Says in a request who calls.
+    /// Adds the sender to a request.
     #[must_use]
     pub fn sign(&self, request: SignedRequest) -> SignedRequest {
         self.sender.sign(request)
@@ -148,7 +148,7 @@ impl Client {
         state.connected && state.consumers.iter().any(|(queue, confirmed)| *queue == self.queue && *confirmed)
     }
 
-    /// Returns what the bus is doing.
+    /// Returns the state of the bus.
     #[must_use]
     pub fn state(&self) -> watch::Receiver<BusState> {
         self.bus.state()
@@ -199,7 +199,7 @@ impl Client {
         request(topic, self.envelope(message_type), body)
     }
 
-    /// Builds a message that is not answered.
+    /// Builds a message that expects no reply.
     #[must_use]
     pub fn tell(&self, topic: &str, message_type: &str, body: &impl Serialize) -> SignedRequest {
         request(topic, Envelope { reply_to: String::new(), ..self.envelope(message_type) }, body)
@@ -256,7 +256,7 @@ impl Client {
         let proven = message.proven;
         let unproven = UnprovenTopic { proven: &self.proven, topic: &request.topic };
         let published = bus.publish(&message).await;
-        // What is rejected closes no channel, so the topic stays proven.
+        // A rejection closes no channel, so the topic stays proven.
         if matches!(published, Ok(Routing::Routed)) || proven && matches!(published, Err(PublishError::Rejected(_))) {
             std::mem::forget(unproven);
             if !proven {
@@ -322,7 +322,7 @@ mod tests {
 
     use super::*;
 
-    /// A broker that says of each message what the test wants; `None` is no confirm.
+    /// A broker that confirms each message as the test wants; `None` is no confirm.
     struct ScriptedBus {
         bus: Embedded,
         outcomes: Mutex<VecDeque<Option<Result<Routing, PublishError>>>>,

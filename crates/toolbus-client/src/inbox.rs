@@ -14,7 +14,7 @@ use toolbus_protocol::{Properties, ToolError, ToolProgress, message_type, new_me
 
 /// Unacknowledged deliveries of one client.
 const PREFETCH: u16 = 64;
-/// Progress reports that wait to be read; further ones are dropped, because a later one tells more.
+/// Progress reports that wait to be read; further ones are dropped, because a later one supersedes them.
 const REPORTS: usize = 16;
 
 /// A message as it came.
@@ -26,7 +26,7 @@ pub struct Received {
     pub body: Bytes,
 }
 
-/// Why there is no reply.
+/// Reason that there is no reply.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
     /// The broker did not take the request.
@@ -53,7 +53,7 @@ pub enum ClientError {
     /// No reply came in time.
     #[error("no answer came within {0:.1?}")]
     NoReply(Duration),
-    /// The reply is larger than what is read.
+    /// The reply is over the limit of its size.
     #[error("the answer has {0} bytes")]
     TooLarge(usize),
     /// The reply is no message of the wire.
@@ -88,7 +88,7 @@ pub enum Inbox {
         queue: String,
         /// The topic that replies are to go to.
         reply_to: String,
-        /// The other topics that count. A message that came by another way may be from anyone, and is dropped.
+        /// The other topics that count. A message that came by another way may be from any sender, and is dropped.
         topics: Vec<String>,
     },
 }
@@ -156,7 +156,7 @@ impl Opened {
                     pending.report(&delivery);
                     Some(delivery)
                 }
-                _ => pending.answer(delivery),
+                _ => pending.deliver(delivery),
             };
             if let Some(done) = unclaimed {
                 done.settle.acknowledge().await;
@@ -213,7 +213,8 @@ impl Default for Expectation {
 }
 
 impl Expectation {
-    /// One reply, and where the progress reports before it come out. Some wait to be read, and further ones are dropped.
+    /// Returns the expectation of one reply, and the receiver of the progress reports before it. Some wait to be read,
+    /// and further ones are dropped.
     #[must_use]
     pub fn with_progress() -> (Self, mpsc::Receiver<ToolProgress>) {
         let (sender, reports) = mpsc::channel(REPORTS);
@@ -231,7 +232,7 @@ impl Pending {
     }
 
     /// Hands a reply to the call that waits for it; returns the delivery if none does.
-    pub(crate) fn answer(&self, delivery: Delivery) -> Option<Delivery> {
+    pub(crate) fn deliver(&self, delivery: Delivery) -> Option<Delivery> {
         let properties = Arc::clone(&delivery.properties);
         let correlation = correlation(&properties, &delivery.body);
         let mut calls = self.lock();

@@ -78,12 +78,12 @@ impl Client {
     async fn query<T: DeserializeOwned>(
         &self,
         topic: &str,
-        (asked, replied): (&str, &str),
+        (request_type, reply_type): (&str, &str),
         body: &impl serde::Serialize,
         patience: Duration,
     ) -> Result<T, ClientError> {
-        let request = self.sign(self.ask(topic, asked, body));
-        self.exchange(&request, patience).await?.read(replied)
+        let request = self.sign(self.ask(topic, request_type, body));
+        self.exchange(&request, patience).await?.read(reply_type)
     }
 }
 
@@ -103,14 +103,14 @@ impl Invocation<'_> {
     ///
     /// # Errors
     ///
-    /// If no readable reply arrives in time. What the tool or the daemon says of a failure is no error: see
+    /// If no readable reply arrives in time. A reported failure of the tool or the daemon is no error: see
     /// [`ReplyContent`](crate::ReplyContent).
     pub async fn response(mut self) -> Result<CallReply, ClientError> {
         let received = tokio::time::timeout_at(self.until.into(), self.expected.received()).await;
         CallReply::read(received.map_err(|_| ClientError::NoReply(self.budget + GRACE))??)
     }
 
-    /// Requests that the daemon cancels the call. Its reply says whether it did; see [`Self::response`].
+    /// Requests that the daemon cancels the call. Its reply states whether it did; see [`Self::response`].
     ///
     /// # Errors
     ///
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn tools_are_listed_and_a_daemon_says_what_it_is() {
+    async fn a_client_lists_tools_and_reads_the_pong_of_a_daemon() {
         let (client, bus, mut requests) = connected().await;
         let listed = json!({"agent": "ana", "version": "1", "tools": [{"name": "echo"}]});
         let wanted = ToolListRequest::default();

@@ -7,7 +7,7 @@ use toolbus_protocol::{AgentName, Properties, header};
 /// A request as it was sent.
 #[derive(Debug, Clone)]
 pub struct SignedRequest {
-    /// Where it goes.
+    /// Topic of the request.
     pub topic: String,
     /// The message's properties.
     pub properties: Arc<Properties>,
@@ -25,7 +25,7 @@ impl SignedRequest {
     }
 }
 
-/// Who asks, and as what.
+/// Identity of the caller, with its profile and binding.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Sender {
     /// The agent, by its own account; absent: none that is known.
@@ -42,14 +42,14 @@ pub struct Sender {
 }
 
 impl Sender {
-    /// Says in a request who asks.
+    /// Adds the sender to a request.
     #[must_use]
     pub fn sign(&self, mut request: SignedRequest) -> SignedRequest {
         self.introduce(Arc::make_mut(&mut request.properties));
         request
     }
 
-    /// Says in the properties of a request who asks.
+    /// Adds the sender to the properties of a request.
     pub fn introduce(&self, properties: &mut Properties) {
         if let Some(source) = self.agent.as_ref().map(ToString::to_string).or_else(|| self.unknown.clone()) {
             properties.headers.retain(|(name, _)| name != header::SOURCE);

@@ -15,7 +15,7 @@ const RANGE: std::ops::RangeInclusive<u32> = 10..=64_000;
 #[serde(try_from = "String", into = "String")]
 pub struct Cpu(u32);
 
-/// Why a text is no share.
+/// Reason that a text is no share.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum CpuError {
     /// Neither thousandths nor a number with at most three decimals.
@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_share_is_refused_with_the_reason() {
+    fn an_invalid_share_is_refused_with_the_reason() {
         let error = |text: &str| text.parse::<Cpu>().unwrap_err().to_string();
         insta::assert_snapshot!(error("50%"), @r#""50%" is not a share of cores; expected thousandths such as "500m", or cores such as "1" or "2.5""#);
         insta::assert_snapshot!(error("9m"), @r#""9m" is out of range; expected "10m" to "64""#);

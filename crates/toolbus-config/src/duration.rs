@@ -23,7 +23,7 @@ const EXPECTED: &str = r#"expected a whole number and a unit (ms, s, m, h, d), s
 pub struct HumanDuration(Duration);
 
 impl HumanDuration {
-    /// So many seconds.
+    /// Returns a duration of so many seconds.
     #[must_use]
     pub const fn from_secs(seconds: u64) -> Self {
         Self(Duration::from_secs(seconds))
@@ -52,7 +52,7 @@ impl From<HumanDuration> for Duration {
     }
 }
 
-/// Why a text is no duration.
+/// Reason that a text is no duration.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum DurationError {
     /// No number and unit.
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_duration_is_refused_with_the_reason() {
+    fn an_invalid_duration_is_refused_with_the_reason() {
         let error = |text: &str| text.parse::<HumanDuration>().unwrap_err().to_string();
         insta::assert_snapshot!(error("60"), @r#""60" is not a duration; expected a whole number and a unit (ms, s, m, h, d), such as "60s""#);
         insta::assert_snapshot!(error("s"), @r#""s" is not a duration; expected a whole number and a unit (ms, s, m, h, d), such as "60s""#);

@@ -1,7 +1,7 @@
 //! Files of the configuration, each in the format that its extension names.
 //!
 //! TOML has a reader of its own, which keeps lines and columns. JSON and YAML are read by the library `config`, after a
-//! look at what that does not tell: keys given twice, positions, and how much the aliases of YAML stand for.
+//! look at facts that it does not report: keys given twice, positions, and how much the aliases of YAML stand for.
 
 use std::fs::File;
 use std::io::{ErrorKind, Read};

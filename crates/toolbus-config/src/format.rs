@@ -43,7 +43,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_extension_says_the_format() {
+    fn the_extension_decides_the_format() {
         let format = |name: &str| ConfigFormat::of(Path::new(name));
         for (name, expected) in [
             ("a.toml", ConfigFormat::Toml),

@@ -1,4 +1,4 @@
-//! Facts that the library `config` does not tell of JSON: where a text is none, and which keys are given twice.
+//! Facts of JSON that the library `config` does not report: positions of syntax errors, and keys given twice.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -12,7 +12,7 @@ use crate::tree::push_key;
 /// The key by which editors find the schema of a file.
 const SCHEMA: &str = "$schema";
 
-/// Looks for what is wrong with a JSON text before it is read.
+/// Looks for mistakes in a JSON text before it is read.
 ///
 /// # Errors
 ///
@@ -51,7 +51,7 @@ pub(crate) fn without_schema(root: &mut Value) {
 
 /// Looks through a value for keys that are given twice.
 struct Keys<'a> {
-    /// Where the value is, as TOML writes it.
+    /// Key of the value, as TOML writes it.
     key: &'a mut String,
     twice: &'a mut Vec<String>,
     is_root: bool,

@@ -10,7 +10,7 @@ use crate::schema::SchemaNode;
 use crate::toml;
 use crate::tree::{KeyPath, Tree};
 
-/// Why the environment cannot do what a file can.
+/// Reason that the environment cannot do as much as a file.
 const NO_NEW_ENTRIES: &str = "the environment changes entries and adds none: new ones belong in a file or --set";
 
 /// A value given on the command line. `Debug` does not show it: it may be a secret.
@@ -41,7 +41,7 @@ impl Override {
 /// Lets variables that start with `prefix` change keys that there are.
 ///
 /// Those are the keys that the schema knows and the entries of maps and lists that the files have, whatever the case;
-/// a variable that names none is a problem: upper case cannot say how a new entry should be spelt.
+/// a variable that names none is a problem: upper case does not give the spelling of a new entry.
 pub fn environment(
     tree: &mut Tree,
     schema: &Value,
@@ -101,7 +101,7 @@ fn unknown(tree: &Tree, path: &KeyPath, word: &str, known: &[&str], is_section: 
     }
 }
 
-/// Puts the values of the command line over everything. `example` is a key with a value, for who writes neither.
+/// Puts the values of the command line over everything. `example` is a `key=value` for errors.
 pub fn command_line(tree: &mut Tree, schema: &Value, overrides: &[Override], example: &str) -> Vec<Problem> {
     let mut problems = Vec::new();
     for Override { option, key, value } in overrides {

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use crate::format::ConfigFormat;
 
-/// Most problems that are shown; what is left off is counted.
+/// Most problems that are shown; the others are counted.
 pub const MAX_SHOWN: usize = 100;
 /// Most names that are listed where one of them is expected.
 const MAX_NAMED: usize = 24;
@@ -24,20 +24,20 @@ pub struct Position {
 /// The positions of a key and of its value in a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Span {
-    /// Where the key begins.
+    /// Beginning of the key.
     pub key: Position,
-    /// Where the value begins.
+    /// Beginning of the value.
     pub value: Position,
 }
 
-/// Where a value was given.
+/// Origin of a value.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Origin {
     /// In a file.
     File {
         /// The file, as it was named.
         file: String,
-        /// Where in it; `None` where the format keeps no positions.
+        /// Position in it; `None` where the format keeps no positions.
         span: Option<Span>,
     },
     /// In an environment variable of this name.
@@ -96,11 +96,11 @@ impl Problems {
 /// One mistake. Its text never holds the value of a secret.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Problem {
-    /// Where: see [`Origin::location`].
+    /// Location: see [`Origin::location`].
     pub location: String,
     /// The full key, as it would be written in TOML; empty when the file could not be read.
     pub key: String,
-    /// Text on what is wrong and what is expected.
+    /// The mistake, and the expected form.
     pub what: String,
 }
 
@@ -153,7 +153,7 @@ pub fn near_names<'a>(missed: &str, names: impl IntoIterator<Item = &'a str>, mo
     near.into_iter().take(most).map(|(_, name)| name).collect()
 }
 
-/// `did you mean …?` and what is expected: the end of a problem's text. Of many names the first are listed.
+/// `did you mean …?` and the expected names: the end of a problem's text. Of many names the first are listed.
 pub fn expected(missed: &str, names: &[&str]) -> String {
     expected_of(missed, names, MAX_NAMED)
 }
@@ -194,12 +194,12 @@ mod tests {
     }
 
     #[test]
-    fn of_many_names_the_nearest_and_the_first_are_told() {
+    fn of_many_names_the_nearest_and_the_first_are_listed() {
         let names: Vec<String> = (0..1000).map(|number| format!("tool_{number}")).collect();
         let names: Vec<&str> = names.iter().map(String::as_str).collect();
-        let told = expected("tol_999", &names);
-        assert!(told.starts_with("did you mean `tool_999`? expected one of `tool_0`, ") && told.len() < 400, "{told}");
-        assert!(told.ends_with("`tool_23` and 976 more"), "{told}");
+        let text = expected("tol_999", &names);
+        assert!(text.starts_with("did you mean `tool_999`? expected one of `tool_0`, ") && text.len() < 400, "{text}");
+        assert!(text.ends_with("`tool_23` and 976 more"), "{text}");
     }
 
     #[test]

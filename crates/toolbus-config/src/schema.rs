@@ -111,7 +111,7 @@ impl<'a> SchemaNode<'a> {
         self.alternatives().into_iter().filter_map(named).collect()
     }
 
-    /// The key by whose constant the forms of a table here are told apart, and these constants.
+    /// The key whose constant distinguishes the forms of a table here, and these constants.
     pub fn tag(self) -> Option<(&'a str, Vec<&'a str>)> {
         let tag = |key: &'a str| {
             let constants = self.named(key).into_iter().filter_map(|node| node.here.get("const")?.as_str());

@@ -100,7 +100,7 @@ pub fn secret_schema(forms: impl IntoIterator<Item = Schema>) -> Schema {
     json_schema!({"writeOnly": true, "anyOf": forms})
 }
 
-/// Why a secret is not to be had.
+/// Reason that a secret is not available.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum SecretError {
     #[error("the environment variable `{0}` is not set, or is empty; set it, or name another source of this secret")]
@@ -113,7 +113,7 @@ pub(crate) enum SecretError {
     TooLarge(String),
 }
 
-/// Replaces `{ env = … }` and `{ file = … }` by what they stand for; `None` for a secret in plain text, and for a table of
+/// Replaces `{ env = … }` and `{ file = … }` by their values; `None` for a secret in plain text, and for a table of
 /// another form.
 pub(crate) fn resolve(value: &Value, environment: &BTreeMap<String, String>) -> Option<Result<Value, SecretError>> {
     let table = value.as_object().filter(|table| table.len() == 1)?;
@@ -131,8 +131,8 @@ pub(crate) fn resolve(value: &Value, environment: &BTreeMap<String, String>) -> 
     Some(secret.map(Value::String))
 }
 
-/// Puts the secrets themselves where the tree says where they are. Gives the path of each, and whether the tree said that
-/// it is somewhere else.
+/// Replaces references to secrets in the tree by the secrets. Returns the path of each, and whether the tree had a
+/// reference.
 pub fn resolve_secrets(
     tree: &mut Tree,
     schema: &Value,

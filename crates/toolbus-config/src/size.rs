@@ -24,13 +24,13 @@ pub type ByteSize = Size<1>;
 pub type LargeSize = Size<1024>;
 
 impl<const MOST: u64> Size<MOST> {
-    /// So many mebibytes, at most 1024.
+    /// Returns a size of so many mebibytes, at most 1024.
     #[must_use]
     pub const fn from_mib(mebibytes: u16) -> Self {
         Self(mebibytes as u64 * 1024 * 1024)
     }
 
-    /// So many gibibytes, at most as many as there may be.
+    /// Returns a size of so many gibibytes, at most the largest size.
     #[must_use]
     pub const fn from_gib(gibibytes: u16) -> Self {
         let gibibytes = gibibytes as u64;
@@ -44,7 +44,7 @@ impl<const MOST: u64> Size<MOST> {
     }
 }
 
-/// Why a text is no size.
+/// Reason that a text is no size.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SizeError {
     /// No number and unit.
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_size_is_refused_with_the_reason() {
+    fn an_invalid_size_is_refused_with_the_reason() {
         let error = |text: &str| text.parse::<ByteSize>().unwrap_err().to_string();
         insta::assert_snapshot!(error("64KB"), @r#""64KB" is not a size; expected a whole number and a unit (B, KiB, MiB, GiB), such as "64KiB""#);
         insta::assert_snapshot!(error("64"), @r#""64" is not a size; expected a whole number and a unit (B, KiB, MiB, GiB), such as "64KiB""#);

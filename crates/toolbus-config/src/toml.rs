@@ -127,7 +127,7 @@ fn len_above(text: &str) -> usize {
 struct TomlReader<'a> {
     file: &'a str,
     text: &'a str,
-    /// Where each line starts, in bytes.
+    /// Start of each line, in bytes.
     lines: Vec<usize>,
 }
 
@@ -137,7 +137,7 @@ impl<'a> TomlReader<'a> {
         Self { file, text, lines: std::iter::once(0).chain(after_breaks).collect() }
     }
 
-    /// Notes the positions of every key of a table, and of what is below.
+    /// Notes the positions of every key of a table, and of those below.
     fn spans(&self, spans: &mut BTreeMap<KeyPath, Span>, path: &mut KeyPath, table: &DeTable<'_>) {
         for (key, value) in table {
             path.push(key.get_ref().to_string());
@@ -183,7 +183,7 @@ impl<'a> TomlReader<'a> {
     }
 }
 
-/// A line without what its values say: they may be secrets. Keys and punctuation stay, so that the mistake can be seen.
+/// A line without its values, which may be secrets. Keys and punctuation stay, so that the mistake can be seen.
 fn masked(line: &str) -> String {
     let is_header = line.trim_start().starts_with('[') && !line.contains(['"', '\'', '=', ',']);
     // The padding of a Base64 text inside a longer value is no sign of a key.
@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn sections_reach_from_their_header_to_what_is_above_the_next() {
+    fn sections_reach_from_their_header_to_the_comment_above_the_next() {
         let text = "# of a\n[a.b]\nx = '''\n[a.c]\n''' # [a.d]\n#y = 1\n\n# of c\n[c]\ny = [\n['x']\n]\n[a.b.d]\nz = {}\n# last\n";
         let found = |name: &str| -> Vec<&str> {
             let sections = toml_sections(text, |path| path.iter().any(|key| key == name));

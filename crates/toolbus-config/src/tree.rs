@@ -88,7 +88,7 @@ impl Tree {
         })
     }
 
-    /// Where the value at a path was given, or the nearest value around it, or else the first one in it: a table may be
+    /// Origin of the value at a path, or of the nearest value around it, or else the first one in it: a table may be
     /// there because of a single option.
     pub fn origin(&self, path: &[String]) -> &Origin {
         let around = (0..=path.len()).rev().find_map(|depth| self.origins.get(path.get(..depth)?));
@@ -106,7 +106,7 @@ impl Tree {
         text
     }
 
-    /// Lays a file over what is there: tables are merged, everything else is replaced.
+    /// Lays a file over the present values: tables are merged, everything else is replaced.
     pub(crate) fn lay(&mut self, mut document: ParsedFile) {
         if let Value::Object(entries) = document.root.take() {
             self.lay_table(&document, &mut KeyPath::new(), entries);
@@ -123,7 +123,7 @@ impl Tree {
                 self.lay_table(document, path, below);
             } else {
                 self.set(path, value, origin);
-                // What is below follows it in this order.
+                // Paths below it follow it in this order.
                 let below = document.spans.range::<KeyPath, _>((Bound::Excluded(&*path), Bound::Unbounded));
                 for (below, span) in below.take_while(|(below, _)| below.starts_with(path)) {
                     self.note(below, Origin::File { file: document.file.clone(), span: Some(*span) });
@@ -133,7 +133,7 @@ impl Tree {
         }
     }
 
-    /// Puts a value at a path, over what is there: tables are merged, everything else is replaced.
+    /// Puts a value at a path, over the present values: tables are merged, everything else is replaced.
     ///
     /// A path below something that is no table replaces that.
     pub fn set(&mut self, path: &[String], value: Value, origin: Origin) {
@@ -154,7 +154,7 @@ impl Tree {
     }
 
     fn put(&mut self, path: &[String], value: Value, origin: Origin) {
-        // What is below it follows it in this order.
+        // Paths below it follow it in this order.
         let below =
             self.origins.range(path.to_vec()..).map(|(known, _)| known).take_while(|known| known.starts_with(path));
         for known in below.cloned().collect::<Vec<_>>() {

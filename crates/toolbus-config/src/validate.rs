@@ -11,20 +11,20 @@ use crate::tree::{KeyPath, Tree, from_pointer};
 /// A difference between a value and the schema.
 #[derive(Debug)]
 pub struct SchemaDifference {
-    /// Which value.
+    /// Path of the value.
     pub path: KeyPath,
     /// Whether its key or its value is wrong.
     pub part: Part,
-    /// Text on what is wrong and what is expected.
+    /// The mistake, and the expected form.
     pub what: String,
 }
 
-/// Why the schema itself is of no use: a mistake in this program.
+/// Reason that the schema itself cannot be used: a mistake in this program.
 #[derive(Debug, thiserror::Error)]
 #[error("the schema of the configuration is wrong: {0}")]
 pub struct InvalidSchema(String);
 
-/// Checks a text; an error says what is wrong and what is expected, and holds no credential.
+/// Checks a text; an error names the mistake and the expected form, and holds no credential.
 pub type Check = fn(&str) -> Result<(), String>;
 
 /// The `format`s that a schema names, each with its check.
@@ -189,7 +189,7 @@ impl<'a> Comparison<'a> {
         }
     }
 
-    /// Reports a value that is not one of `constants`, without showing a secret. `wanted` says all that is valid there.
+    /// Reports a value that is not one of `constants`, without showing a secret. `wanted` lists the valid ones.
     fn constant(&mut self, path: KeyPath, value: &Value, constants: &[&str], wanted: &str, secret: bool) {
         let what = match value.as_str().filter(|_| !secret) {
             Some(text) => {
@@ -203,7 +203,7 @@ impl<'a> Comparison<'a> {
         self.tell(path, Part::Value, what);
     }
 
-    /// Returns what a value is, without saying what it holds.
+    /// Returns the kind of a value, without its content.
     fn article(&self, path: &[String], value: &Value) -> &'static str {
         match value {
             // TOML has no null of its own.

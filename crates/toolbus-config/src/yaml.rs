@@ -1,5 +1,5 @@
-//! Facts that the library `config` does not tell of YAML, and what it must not be given: positions, keys given twice,
-//! tags, and aliases that stand for more than memory holds.
+//! Facts of YAML that the library `config` does not report, and texts that it must not be given: positions, keys given
+//! twice, tags, and aliases that stand for more than memory holds.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -31,7 +31,7 @@ pub(crate) fn scan(file: &str, text: &str) -> Result<Option<BTreeMap<KeyPath, Sp
     Ok(scan.has_root.then_some(scan.spans))
 }
 
-/// The same for a large text whose positions nothing asks for. Gives whether there is a document.
+/// Variant for a large text whose positions are not needed. Returns whether there is a document.
 ///
 /// # Errors
 ///
@@ -47,7 +47,7 @@ struct Scan<'a> {
     file: &'a str,
     keeps_positions: bool,
     spans: BTreeMap<KeyPath, Span>,
-    /// Where the next value is, also as TOML writes it.
+    /// Path of the next value, also as TOML writes it.
     path: KeyPath,
     written: String,
     /// The tables and lists around it.

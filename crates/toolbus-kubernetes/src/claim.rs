@@ -45,7 +45,7 @@ pub(crate) enum ClaimState {
     Bound(String),
 }
 
-/// Where a script of a claim runs.
+/// Pod in which a script of a claim runs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ClaimedPod {
     pub(crate) name: String,
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn a_claim_has_its_sandbox_when_that_is_ready() {
+    fn a_claim_has_its_sandbox_once_it_is_ready() {
         let ready = |status: &str, reason: &str, message: &str| json!([{"type": "Finished", "status": "False"}, {"type": "Ready", "status": status, "reason": reason, "message": message}]);
         let states = [
             json!({}),

@@ -27,7 +27,7 @@ const SWEEP_PAGE: u32 = 500;
 /// Time by which the clocks of daemons may differ.
 const CLOCK_DIFFERENCE: Duration = Duration::from_secs(60);
 
-/// Deletes what is made for scripts, beside what else happens. Cheap to clone.
+/// Deletes the objects of scripts in the background. Cheap to clone.
 #[derive(Clone)]
 pub(crate) struct ObjectCleaner {
     objects: Objects<DynamicObject>,
@@ -102,7 +102,7 @@ impl ObjectCleaner {
         }
     }
 
-    /// Waits until what was deleted is gone, for a while.
+    /// Waits until deleted objects are gone, for a while.
     pub(crate) async fn shutdown(&self) {
         self.stop.cancel();
         self.deletions.close();
@@ -114,7 +114,7 @@ impl ObjectCleaner {
         request(self.objects.about("delete"), self.objects.api.delete(name, &params)).await.map(|_| ())
     }
 
-    /// Deletes an object for certain, or says that it could not.
+    /// Deletes an object for certain, or logs that it could not.
     async fn delete_surely(self, name: String, is_created: bool) {
         let deletion = async {
             let mut last = None;

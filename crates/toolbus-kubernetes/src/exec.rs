@@ -20,7 +20,7 @@ use crate::pod::{CONTAINER, SUPERVISOR, WORK};
 use crate::state::PodEnd;
 use crate::watch::{Objects, request};
 
-/// Says that it is ready, on a line of its own, and takes the supervisor from its input: in the command it would be a part of the address.
+/// Reports that it is ready, on a line of its own, and takes the supervisor from its input: in the command it would be a part of the address.
 const LOADER: &str =
     "import os, sys; os.write(1, b'\\nr\\n'); exec(sys.stdin.buffer.read(int(sys.stdin.buffer.readline())))";
 /// Bytes that are sent or read at a time.
@@ -89,7 +89,7 @@ impl ScriptExec {
                         has_other = !new.is_empty();
                         log.take_other(new)
                     }
-                    // What has come is read before. Streams of a connection that was lost do not end.
+                    // Output that has arrived is read before. Streams of a connection that was lost do not end.
                     end = &mut *status => {
                         *ended = end;
                         ended.is_some()
@@ -101,9 +101,9 @@ impl ScriptExec {
             }
         };
         let sending = async {
-            // What is sent to a program that has ended may end the connection before its status has come.
+            // Input for a program that has ended may end the connection before its status has come.
             ready.notified().await;
-            // What cannot be sent shows in what is read.
+            // A failure to send shows in the output.
             let _ = send(input, job).await;
             pending::<Infallible>().await
         };

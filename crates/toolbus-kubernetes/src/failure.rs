@@ -7,10 +7,10 @@ use kube::core::Status;
 
 /// Longest part of a message of the API server that is shown, in characters.
 const LONGEST_MESSAGE: usize = 300;
-/// Longest time that the API server may ask to wait before a request is sent again.
+/// Longest time that the API server may request to wait before a request is sent again.
 const LONGEST_WAIT: Duration = Duration::from_secs(10);
 
-/// Why a request to the API server failed. The texts are for an operator.
+/// Reason that a request to the API server failed. The texts are for an operator.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ApiFailure {
     /// The request will be refused again, until an operator has changed something.
@@ -21,7 +21,7 @@ pub enum ApiFailure {
     Retryable {
         /// Text on what happened.
         message: String,
-        /// Time that the API server asks to wait.
+        /// Time that the API server requests to wait.
         wait: Option<Duration>,
     },
     /// There is an object of that name already.
@@ -52,7 +52,7 @@ impl ApiRequest<'_> {
             }
             Error::Auth(error) => ApiFailure::Refused(format!("there are no credentials for the API server: {error}")),
             error => {
-                // What failed at the bottom: the rest is of layers in between.
+                // The innermost error: the others are of layers in between.
                 let mut cause: &dyn std::error::Error = error;
                 while let Some(source) = cause.source() {
                     cause = source;
@@ -108,23 +108,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_refusal_says_who_can_do_something_about_it() {
+    fn a_refusal_of_the_api_server_names_its_remedy() {
         let request = ApiRequest { verb: "create", resource: "pods", namespace: "scripts" };
-        let told = |code, reason: &str, message: &str| {
+        let displayed = |code, reason: &str, message: &str| {
             let status = Status { code, reason: reason.to_owned(), message: message.to_owned(), ..Status::default() };
             format!("{:?}", request.refusal(&status))
         };
         let all = [
-            told(401, "Unauthorized", "Unauthorized"),
-            told(403, "Forbidden", "pods is forbidden"),
-            told(403, "Forbidden", "pods \"x\" is forbidden: exceeded quota: q"),
-            told(404, "NotFound", "namespaces \"scripts\" not found"),
-            told(409, "AlreadyExists", "pods \"x\" already exists"),
-            told(409, "Conflict", "the object has been modified"),
-            told(410, "Expired", "too old resource version"),
-            told(422, "Invalid", "Pod \"x\" is invalid:\nspec.containers[0].image: Required value"),
-            told(429, "TooManyRequests", "too many requests"),
-            told(503, "ServiceUnavailable", "etcd is away"),
+            displayed(401, "Unauthorized", "Unauthorized"),
+            displayed(403, "Forbidden", "pods is forbidden"),
+            displayed(403, "Forbidden", "pods \"x\" is forbidden: exceeded quota: q"),
+            displayed(404, "NotFound", "namespaces \"scripts\" not found"),
+            displayed(409, "AlreadyExists", "pods \"x\" already exists"),
+            displayed(409, "Conflict", "the object has been modified"),
+            displayed(410, "Expired", "too old resource version"),
+            displayed(422, "Invalid", "Pod \"x\" is invalid:\nspec.containers[0].image: Required value"),
+            displayed(429, "TooManyRequests", "too many requests"),
+            displayed(503, "ServiceUnavailable", "etcd is away"),
         ];
         insta::assert_snapshot!(all.join("\n"), @r#"
         Refused("the API server does not accept the daemon's token: Unauthorized")
@@ -138,7 +138,7 @@ mod tests {
         Retryable { message: "the API server cannot serve now (429): too many requests", wait: None }
         Retryable { message: "the API server cannot serve now (503): etcd is away", wait: None }
         "#);
-        let long = told(422, "Invalid", &"x".repeat(10_000));
+        let long = displayed(422, "Invalid", &"x".repeat(10_000));
         assert!(long.len() < 500, "{long}");
     }
 }

@@ -51,7 +51,7 @@ struct StreamRead {
     is_cut: bool,
 }
 
-/// End of the script, as the supervisor tells it.
+/// End of the script, as the supervisor reports it.
 #[derive(Debug, Clone, Deserialize)]
 struct ScriptEnd {
     stop: Option<Stop>,
@@ -108,7 +108,7 @@ impl LogReader {
         self.end.is_none()
     }
 
-    /// Takes what the supervisor writes to its standard error. Returns whether more is wanted.
+    /// Takes the standard error of the supervisor. Returns whether more is wanted.
     pub(crate) fn take_other(&mut self, bytes: &[u8]) -> bool {
         let length = bytes.len() as u64;
         self.is_too_much |= length > self.left;
@@ -133,7 +133,7 @@ impl LogReader {
         self.end.is_some() || self.is_too_much
     }
 
-    /// The beginning of what is no part: what the image's program wrote instead.
+    /// The beginning of output that is no part, which the image's program wrote instead.
     pub(crate) fn other(&self) -> String {
         String::from_utf8_lossy(&self.other).trim().to_owned()
     }
@@ -190,7 +190,7 @@ impl LogReader {
         Some(())
     }
 
-    /// The outcome, if the log says how the script ended, or it is known otherwise: `ending`, after `elapsed`.
+    /// The outcome, if the log has the end of the script, or it is known otherwise: `ending`, after `elapsed`.
     pub(crate) fn outcome(self, ending: Option<Ending>, elapsed: Duration) -> Option<Outcome> {
         let end = self.end;
         let is_cut = self.stdout.is_cut || self.stderr.is_cut || self.is_too_much;
@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn a_log_is_a_result_when_it_says_how_the_script_ended() {
+    fn a_log_with_the_end_of_the_script_is_a_result() {
         let outcomes: Vec<_> = LOGS.iter().map(|log| read(&[log]).outcome(None, TIME)).collect();
         let [Some(exited), Some(stopped), None] = &*outcomes else { panic!("{outcomes:?}") };
         assert_eq!(

@@ -1,4 +1,4 @@
-//! The pod of a script: its name, and what it is allowed.
+//! The pod of a script: its name, its rights and its limits.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -29,7 +29,7 @@ const CALL_ID: &str = "rockbot.dev/tool-call-id";
 pub(crate) const EXPIRES: &str = "toolbus.dev/expires";
 /// The only container.
 pub(crate) const CONTAINER: &str = "script";
-/// Where the container can write.
+/// Folder in which the container can write.
 pub(crate) const WORK: &str = "/work";
 /// Longest name of a pod, which is that of its host, too.
 const MAX_NAME: usize = 63;
@@ -47,7 +47,7 @@ const GRACE: Duration = Duration::from_secs(5);
 /// a user.
 const FIRST_USER: i64 = 100_000;
 const USERS: u32 = 1 << 30;
-/// Size of what the supervisor writes to the log beside files, in bytes.
+/// Size of the output of the supervisor in the log beside files, in bytes.
 const LOG_ROOM: u64 = 1 << 20;
 /// Bytes of log for reports of progress: the supervisor sends no more.
 const REPORT_ROOM: u64 = 4 << 20;
@@ -65,7 +65,7 @@ pub struct PodTemplate {
     pub limits: Limits,
 }
 
-/// Why a script has no pod: it is too large to travel in one. The text is for its caller.
+/// Reason that a script has no pod: it is too large to travel in one. The text is for its caller.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error(
     "The script with its input_data and input_files is too large to be run here: {size} KiB, and at most {most} KiB can \
@@ -149,7 +149,7 @@ impl PodTemplate {
         })
     }
 
-    /// Returns what the supervisor has to do, as JSON; with at most so many processes, where its user has no others.
+    /// Returns the job of the supervisor, as JSON; with at most so many processes, where its user has no others.
     pub(crate) fn job(&self, script: &Script, processes: Option<u64>) -> String {
         let Limits { output, artifacts, open_files, file_size, .. } = self.limits;
         let files: BTreeMap<&str, String> =
@@ -199,12 +199,12 @@ fn parts(job: &str) -> Result<Vec<String>, ScriptTooLarge> {
     Ok(parts)
 }
 
-/// Time for which what is made for a script may exist.
+/// Time for which the objects of a script may exist.
 pub(crate) fn lifetime(script: &Script) -> Duration {
     script.deadline.saturating_duration_since(Clock::SYSTEM.now()) + GRACE
 }
 
-/// The metadata of what is made for a script: its name, what it is swept by, and the call. It expires so long after 1970.
+/// Metadata of the objects of a script: name, labels for the sweep, and the call. It expires so long after 1970.
 pub(crate) fn metadata(script: &Script, expires: Duration, random: Random) -> ObjectMeta {
     let labels = [(APP.0, APP.1.to_owned()), (MANAGED.0, MANAGED.1.to_owned()), (CALL_ID, label(&script.call_id))];
     ObjectMeta {

@@ -38,10 +38,10 @@ const LIMIT_ROOM: u64 = 64 * 1024;
 /// Bytes that are read of a log at a time.
 const READ: usize = 16 * 1024;
 
-/// Where scripts run.
+/// Set-up in which scripts run.
 pub(crate) struct PodRuns {
     pub(crate) pods: Objects<Pod>,
-    /// Where pods come from; absent: one is made for each script.
+    /// Source of the pods; absent: one is made for each script.
     pub(crate) warm_pool: Option<WarmPool>,
     pub(crate) template: PodTemplate,
     pub(crate) cleaner: ObjectCleaner,
@@ -56,11 +56,11 @@ struct PodRun<'a> {
     /// Whether the log was read to its end. Only then a log without the mark of the beginning means that the script did
     /// not begin.
     is_log_whole: bool,
-    /// Text on what the pod waits for, for an operator.
+    /// Reason that the pod waits, for an operator.
     waits_for: String,
     /// Whether the pod was waiting in a pool.
     start: StartKind,
-    /// When its container was seen to run.
+    /// Time at which its container was seen to run.
     started: Option<Instant>,
 }
 
@@ -211,7 +211,7 @@ impl PodRun<'_> {
         Ok(ClaimedPod::of(&sandbox.ok_or_else(|| gone("sandbox"))?))
     }
 
-    /// Starts a supervisor in the pod, as often as the API server asks for it.
+    /// Starts a supervisor in the pod, as often as the API server requests it.
     async fn attach(&mut self, pod: &str) -> Result<ScriptExec, RunFailure> {
         let runs = self.runs;
         let mut waits = waits();
@@ -231,7 +231,7 @@ impl PodRun<'_> {
         }
     }
 
-    /// Creates an object, as often as the API server asks for it. Returns its version, if that is known.
+    /// Creates an object, as often as the API server requests it. Returns its version, if that is known.
     async fn create<K>(
         &mut self,
         objects: &Objects<K>,
@@ -320,8 +320,8 @@ impl PodRun<'_> {
             return Ok(Finished::new(outcome, self.start, Duration::ZERO));
         }
         let reason = end.as_ref().map_or("its log has ended", |end| end.reason.as_str());
-        let said = if other.is_empty() { String::new() } else { format!("; its log: {other}") };
-        let text = format!("the pod of the script ended without a result ({reason}){said}");
+        let rest = if other.is_empty() { String::new() } else { format!("; its log: {other}") };
+        let text = format!("the pod of the script ended without a result ({reason}){rest}");
         Err(match end {
             _ if has_begun || !self.is_log_whole => RunFailure::Unavailable(text),
             // Python, or what the image has for it, has ended by itself.

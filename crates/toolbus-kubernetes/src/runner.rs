@@ -27,7 +27,7 @@ pub struct KubernetesRunner {
     runs: PodRuns,
 }
 
-/// Why no script can be run in a cluster. The texts are for an operator.
+/// Reason that no script can be run in a cluster. The texts are for an operator.
 #[derive(Debug, thiserror::Error)]
 pub enum ClusterError {
     /// The daemon does not run in a pod, or without a service account.
@@ -36,15 +36,15 @@ pub enum ClusterError {
          `script.kubernetes.kubeconfig`"
     )]
     NotInCluster(String),
-    /// The file says not how to reach a cluster.
+    /// The file does not describe access to a cluster.
     #[error("script.kubernetes.kubeconfig: the file `{}` cannot be used: {error}", file.display())]
     Kubeconfig {
         /// The file.
         file: PathBuf,
-        /// Why.
+        /// The reason.
         error: String,
     },
-    /// The API server refuses what the runner needs.
+    /// The API server refuses a request that the runner needs.
     #[error("script.kubernetes: {0}")]
     Refused(ApiFailure),
 }
@@ -96,7 +96,7 @@ impl KubernetesRunner {
     }
 }
 
-/// A client that sends each request once: what is sent again is decided by what it was for.
+/// A client that sends each request once: the caller decides on a retry.
 async fn client(kubeconfig: Option<&Path>) -> Result<Client, ClusterError> {
     let mut config = match kubeconfig {
         None => Config::incluster().map_err(|error| ClusterError::NotInCluster(error.to_string()))?,

@@ -41,7 +41,7 @@ pub(crate) enum PodState {
 /// End of a container.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct PodEnd {
-    /// End of the script with the container, as far as the end of the container tells it.
+    /// End of the script with the container, as far as the end of the container shows it.
     pub(crate) ending: Option<Ending>,
     /// Reason that the cluster gives.
     pub(crate) reason: String,
@@ -117,7 +117,7 @@ impl PodState {
     }
 }
 
-/// Why the pod is on no node, or what it waits for there.
+/// Reason that the pod is on no node, or waits there.
 fn unscheduled(status: &PodStatus) -> String {
     let conditions = status.conditions.iter().flatten();
     let refused = conditions.clone().find(|condition| condition.type_ == "PodScheduled" && condition.status == "False");

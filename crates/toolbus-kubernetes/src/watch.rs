@@ -115,7 +115,7 @@ impl<'a, K: Resource + Clone + DeserializeOwned + Debug + Send + 'static> Object
         }
     }
 
-    /// One event, or what takes its place: the object, that there is none any more, or nothing.
+    /// Object of one event, or of a new list: the object, that there is none any more, or nothing.
     async fn attempt(&mut self) -> Result<Option<Option<K>>, ApiFailure> {
         let about = |verb| self.objects.about(verb);
         if self.events.is_none() && self.version.is_empty() {

@@ -31,9 +31,9 @@ pub struct ChunkedText {
 /// A part of a text.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Chunk {
-    /// Where it is, in bytes.
+    /// Position of the chunk, in bytes.
     pub range: Range<usize>,
-    /// Subject of the chunk: its headings, or the paths of its elements. Empty if the text says nothing.
+    /// Subject of the chunk: its headings, or the paths of its elements. Empty if the text has neither.
     pub heading: String,
 }
 

@@ -44,8 +44,7 @@ impl Default for MemoryConfig {
 }
 
 impl MemoryConfig {
-    /// Builds what the tools have in common, with what keeps the entries; `is_volatile` says that they are lost with
-    /// the process.
+    /// Builds the common parts of the tools, on `memory`; `is_volatile` if its entries are lost with the process.
     #[must_use]
     pub fn tools(&self, memory: Arc<dyn WorkingMemory>, is_volatile: bool, clock: Clock) -> MemoryTools {
         MemoryTools { memory, default_ttl: self.default_ttl.get(), is_volatile, clock }

@@ -7,7 +7,7 @@
 //! * [`rank`]: the order of texts for a query.
 //! * [`usage`]: how much is kept, for operators.
 //!
-//! What keeps the entries implements [`WorkingMemory`](working_memory::WorkingMemory).
+//! Stores of the entries implement [`WorkingMemory`](working_memory::WorkingMemory).
 
 pub mod chunk;
 pub mod config;

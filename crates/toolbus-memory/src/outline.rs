@@ -1,4 +1,4 @@
-//! Outline of a text in chunks, which a model is shown in the place of the text.
+//! Outline of a text in chunks, which a model is shown instead of the text.
 
 use std::fmt::Write as _;
 
@@ -59,7 +59,7 @@ fn one_line(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
 }
 
-/// A text as a cell of a table has it.
+/// Returns a text as a cell of a table.
 fn cell(text: &str) -> String {
     one_line(text).replace('\\', "\\\\").replace('|', "\\|")
 }

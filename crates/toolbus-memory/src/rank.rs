@@ -53,7 +53,7 @@ impl TextWords {
     }
 }
 
-/// As [`rank_with_scores`], of texts whose words are known.
+/// Variant of [`rank_with_scores`] for texts whose words are known.
 #[must_use]
 pub fn rank_words(query: &str, documents: impl IntoIterator<Item = impl Borrow<TextWords>>) -> Vec<(usize, f64)> {
     let query = WordQuery::new(query);
@@ -94,7 +94,7 @@ impl<K> Default for WordIndex<K> {
 }
 
 impl<K: Clone + Eq + Hash> WordIndex<K> {
-    /// Adds a document, in place of another one with its key.
+    /// Adds a document, which replaces another one with its key.
     pub fn insert(&mut self, key: K, text: &str) {
         self.remove(&key);
         self.add(key, words(text).collect());
@@ -120,8 +120,8 @@ impl<K: Clone + Eq + Hash> WordIndex<K> {
         let mut occurrences = vec![0_u32; width * self.documents.len()];
         for (column, word) in query.words.iter().enumerate() {
             for (number, count) in self.postings.get(word).into_iter().flatten() {
-                if let Some(cell) = occurrences.get_mut(number * width + column) {
-                    *cell = *count;
+                if let Some(counter) = occurrences.get_mut(number * width + column) {
+                    *counter = *count;
                 }
             }
         }
@@ -356,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn an_index_forgets_what_is_removed_and_replaced() {
+    fn an_index_forgets_removed_and_replaced_documents() {
         let mut index = WordIndex::default();
         for number in 0..1000 {
             index.insert(number, "the same text");

@@ -143,7 +143,7 @@ impl MemorySplitter {
     }
 }
 
-/// Returns the text that a model is told before the table, as RockBot's agents are.
+/// Returns the text before the table, in the words of RockBot's agents.
 fn introduction(subject: &str, characters: usize, chunked: &ChunkedText, index: &str) -> String {
     let (characters, count) = (grouped(characters), chunked.chunks.len());
     format!(

@@ -37,7 +37,7 @@ const MAX_TAGS: usize = 16;
 const MAX_QUERY: usize = 1000;
 /// Hits that a search shows.
 const MAX_HITS: usize = 10;
-/// Whether an entry outlives the process is said in this sentence, which ends the description of [`SAVE`].
+/// Last sentence of the description of [`SAVE`], if entries do not outlive the process.
 const FORGETS: &str = " Entries are lost when the daemon restarts.";
 
 /// Parts that the tools have in common. Cheap to clone.
@@ -45,11 +45,11 @@ const FORGETS: &str = " Entries are lost when the daemon restarts.";
 pub struct MemoryTools {
     /// Keeps the entries.
     pub memory: Arc<dyn WorkingMemory>,
-    /// Time for which an entry is kept for which the caller says nothing else.
+    /// Time for which an entry is kept whose caller gives none.
     pub default_ttl: Duration,
     /// Whether the entries are lost with the process.
     pub is_volatile: bool,
-    /// Tells how long entries are still kept.
+    /// Clock for the remaining time of entries.
     pub clock: Clock,
 }
 

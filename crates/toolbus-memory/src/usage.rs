@@ -6,7 +6,7 @@ use std::sync::Arc;
 /// Shares, and namespaces, of a [`MemoryUsage`]: those with the most entries.
 pub const MAX_USAGE: usize = 1_000;
 
-/// Entries and bytes that are kept, without what they say.
+/// Number and bytes of the entries that are kept, without their contents.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct MemoryUsage {
     /// Bytes of all entries, as [`NewEntry::size`](crate::working_memory::NewEntry::size) counts them.
@@ -42,7 +42,7 @@ pub struct NamespaceUsage {
 }
 
 impl MemoryUsage {
-    /// Usage of these shares and namespaces, in order and cut to [`MAX_USAGE`]; `is_whole` says whether they are all.
+    /// Usage of these shares and namespaces, in order and cut to [`MAX_USAGE`]; `is_whole` if they are all.
     #[must_use]
     pub fn new(bytes: u64, shares: Vec<ShareUsage>, namespaces: Vec<NamespaceUsage>, is_whole: bool) -> Self {
         let is_whole = is_whole && shares.len() <= MAX_USAGE && namespaces.len() <= MAX_USAGE;

@@ -32,11 +32,11 @@ const WITHOUT_SESSION: &str = "agent";
 /// After an operation has returned, its effect is seen by all that begin later, also by those of other processes where the
 /// memory is shared. It need not survive a loss of power. After [`MemoryError::Store`], it may be there or not.
 pub trait WorkingMemory: fmt::Debug + Send + Sync + 'static {
-    /// Saves entries, each in place of another one under its key: all of them or, after an error, none.
+    /// Saves entries, each replacing another one under its key: all of them or, after an error, none.
     ///
     /// # Errors
     ///
-    /// If an entry or what the owner has then is over a limit, or the memory cannot be reached.
+    /// If an entry or then the usage of the owner is over a limit, or the memory cannot be reached.
     fn save(&self, owner: MemoryOwner, entries: Vec<NewEntry>) -> BoxFuture<'_, Result<(), MemoryError>>;
 
     /// The entry under a key, if there is one.
@@ -75,10 +75,10 @@ pub trait WorkingMemory: fmt::Debug + Send + Sync + 'static {
     fn usage(&self) -> BoxFuture<'_, Result<MemoryUsage, MemoryError>>;
 }
 
-/// Whose entries they are.
+/// Owner of entries.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct MemoryOwner {
-    /// Tells the entries of one owner from those of all others.
+    /// Distinguishes the entries of one owner from those of all others.
     pub key: Arc<str>,
     /// Key that limits are shared under: the owner, or all callers without a section of their own, which can choose
     /// their names.
@@ -86,8 +86,8 @@ pub struct MemoryOwner {
 }
 
 impl MemoryOwner {
-    /// The owner of what a caller saves; `None` for a caller that cannot be told from others: it is no agent, and the
-    /// broker does not name its login.
+    /// The owner of what a caller saves; `None` for an unidentified caller, which is no agent and whose login the
+    /// broker does not name.
     #[must_use]
     pub fn of(caller: &Caller) -> Option<Self> {
         let is_known = caller.agent.is_some() || caller.login.is_some();
@@ -104,7 +104,7 @@ impl MemoryOwner {
     ///
     /// # Errors
     ///
-    /// If the caller cannot be told from others, with what to do.
+    /// If the caller cannot be identified, with what to do.
     pub fn required(caller: &Caller) -> Result<Self, ToolFailure> {
         Self::of(caller).ok_or_else(|| {
             ToolFailure::new(
@@ -116,7 +116,7 @@ impl MemoryOwner {
     }
 }
 
-/// Where the keys of a session are.
+/// Namespace of the keys of a session.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Namespace(Arc<str>);
 
@@ -249,7 +249,7 @@ impl KeyPrefix {
     }
 }
 
-/// Why a text is no key. The texts are for callers.
+/// Reason that a text is no key. The texts are for callers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum KeyError {
     /// There is none.
@@ -343,9 +343,9 @@ pub struct EntryInfo {
     pub tags: Vec<Arc<str>>,
     /// Length of its text, in characters.
     pub characters: u64,
-    /// When it was saved, since 1970.
+    /// Time at which it was saved, since 1970.
     pub saved_at: Duration,
-    /// When it ends, since 1970: from then on it is not found.
+    /// End, since 1970: from then on it is not found.
     pub expires_at: Duration,
 }
 
@@ -438,7 +438,7 @@ impl MemoryLimits {
     }
 }
 
-/// Why memory did not do as asked. The texts but that of [`MemoryError::Store`] are for callers.
+/// Failure of an operation on memory. The texts but that of [`MemoryError::Store`] are for callers.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum MemoryError {
     /// A text that is too long.
@@ -567,7 +567,7 @@ mod tests {
     }
 
     #[test]
-    fn a_caller_that_cannot_be_told_from_others_owns_nothing() {
+    fn an_unidentified_caller_owns_nothing() {
         assert_eq!(MemoryOwner::of(&Caller::unknown()), None);
         let with_login = |login: &str| {
             let owner = format!("unknown:{}:{login}:unknown", login.len()).into();

@@ -1,4 +1,4 @@
-//! `auth` of an endpoint or an MCP server: how the daemon proves who it is, or for whom it asks.
+//! `auth` of an endpoint or an MCP server: credentials of the daemon, or of the agent that it acts for.
 
 use std::collections::BTreeMap;
 
@@ -124,7 +124,7 @@ impl Auth {
         self.parts().map_or(Ok(None), |parts| self.credential(&parts))
     }
 
-    /// Returns the credential of every agent; none in place of one of another form than the `type` needs.
+    /// Returns the credential of every agent; `None` for one of another form than the `type` needs.
     pub fn per_agent(&self) -> impl Iterator<Item = (&AgentName, Result<Option<Credential>, CredentialError>)> {
         self.agents().into_iter().flatten().map(|(agent, parts)| (agent, self.credential(parts)))
     }

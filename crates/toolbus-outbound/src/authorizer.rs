@@ -1,4 +1,4 @@
-//! Authorises requests, with tokens of the OAuth 2.1 client credentials grant where a credential asks for them.
+//! Authorises requests, with tokens of the OAuth 2.1 client credentials grant where a credential requires them.
 
 use std::time::{Duration, Instant};
 
@@ -17,8 +17,8 @@ use crate::credential::{ClientCredentials, Credential, CredentialError};
 use crate::headers::parse_value;
 use crate::read_up_to;
 
-/// Gives the header that authorises a request. It is asked for each request, because tokens expire while a session
-/// lives.
+/// Source of the header that authorises a request. The header is made for each request, because tokens expire while a
+/// session lives.
 pub struct Authorizer(HeaderSource);
 
 enum HeaderSource {
@@ -117,7 +117,8 @@ const CODES: [&str; 6] = [
     "invalid_scope",
 ];
 
-/// Why there is no token. Texts have the origin of the token endpoint, and nothing that it wrote but a known code.
+/// Reason that there is no token. Texts have the origin of the token endpoint, and nothing that it wrote but a known
+/// code.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum TokenError {
     /// No response, or none in time.
@@ -214,7 +215,7 @@ impl TokenSource {
         }
     }
 
-    /// Drops the token, unless another has taken its place since.
+    /// Drops the token, unless another has replaced it since.
     async fn forget(&self, refused: &HeaderValue) {
         let mut state = self.state.lock().await;
         if matches!(&*state, TokenState::Good { value, .. } if value == refused) {
@@ -274,8 +275,8 @@ impl TokenSource {
         if status.is_redirection() || status.is_success() {
             return self.unusable("it is not HTTP 200");
         }
-        let said = serde_json::from_slice(body).map_or_else(|_| String::new(), |said: TokenErrorResponse| said.error);
-        let known = CODES.into_iter().find(|known| *known == said).unwrap_or("without a known error code");
+        let sent = serde_json::from_slice(body).map_or_else(|_| String::new(), |sent: TokenErrorResponse| sent.error);
+        let known = CODES.into_iter().find(|known| *known == sent).unwrap_or("without a known error code");
         TokenError::Refused { origin, status: code, code: known }
     }
 

@@ -29,7 +29,7 @@ pub async fn read_growing(
     let mut bytes = Vec::with_capacity(announced.unwrap_or_default().min(limit));
     let mut grow = Some(grow);
     while let Some(chunk) = response.chunk().await? {
-        // What is decompressed is there at once, again and again.
+        // Decompressed chunks are ready at once, again and again.
         consume_budget().await;
         if bytes.len() + chunk.len() > limit
             && let Some(grow) = grow.take()

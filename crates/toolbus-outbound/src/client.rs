@@ -14,14 +14,14 @@ const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
 /// Unused connections that are kept per host.
 const MAX_IDLE: usize = 32;
 
-/// Why there is no client: the system's trusted certificates cannot be read, most likely.
+/// Reason that there is no client: the system's trusted certificates cannot be read, most likely.
 #[derive(Debug, thiserror::Error)]
 #[error("the HTTP client cannot be set up")]
 pub struct HttpClientError(#[from] reqwest::Error);
 
 /// A client that follows no redirect. Clones share the pool of connections.
 ///
-/// * Proxies of the environment are not used: a request goes where the configuration says, and nowhere else.
+/// * Proxies of the environment are not used: a request goes where the configuration directs it, and nowhere else.
 /// * There are no cookies: a request is independent of those before it.
 /// * `TCP_NODELAY` is on.
 ///
@@ -42,7 +42,7 @@ pub fn http_client(connect_timeout: Duration, idle_timeout: Duration) -> Result<
 }
 
 /// A client that follows redirects within one origin (scheme, host and port), so that credentials and arguments reach no
-/// other server. Otherwise it is as [`http_client`] says.
+/// other server. Otherwise it is as of [`http_client`].
 #[derive(Debug, Clone)]
 pub struct HttpClient(reqwest::Client);
 

@@ -40,11 +40,11 @@ pub struct ClientCredentials {
     pub client_id: String,
     /// The client's secret.
     pub client_secret: Secret,
-    /// Scopes to ask for.
+    /// Scopes to request.
     pub scopes: Vec<String>,
 }
 
-/// Why a credential cannot be used.
+/// Reason that a credential cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum CredentialError {
     /// An empty credential: an unset variable, most likely.
@@ -59,10 +59,10 @@ pub enum CredentialError {
     /// A token that is fetched, where it must be known beforehand.
     #[error("a token that is fetched cannot be used here")]
     Fetched,
-    /// A token endpoint that cannot be asked.
+    /// A token endpoint that cannot be called.
     #[error("`token_url` {0}; expected \"https://host/path\"")]
     TokenUrl(String),
-    /// A scope that cannot be asked for.
+    /// A scope that cannot be requested.
     #[error("`scopes` has an entry that is no scope: expected words without spaces")]
     Scope,
     /// A header cannot carry it.

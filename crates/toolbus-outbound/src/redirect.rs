@@ -6,7 +6,7 @@ use reqwest::{Method, Request, Response, StatusCode};
 /// Redirects that one call follows.
 const MAX_FOLLOWED: usize = 5;
 
-/// Why a redirect is not followed. The target is not shown: it may hold what the caller must not see.
+/// Reason that a redirect is not followed. The target is not shown: it may hold text that the caller must not see.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum RedirectError {
     /// Another origin.
@@ -33,7 +33,7 @@ pub(crate) fn location(response: &Response) -> Option<HeaderValue> {
     response.headers().get(LOCATION).filter(|_| is_redirect).cloned()
 }
 
-/// The request that the redirect `response` asks for instead of `request`.
+/// The request that the redirect `response` demands instead of `request`.
 pub(crate) fn follow(
     mut request: Request,
     response: &Response,
@@ -58,7 +58,7 @@ pub(crate) fn follow(
     Ok(request)
 }
 
-/// RFC 9110, 15.4: 303 asks for another resource, and after 301 and 302 a `POST` is not repeated.
+/// RFC 9110, 15.4: 303 redirects to another resource, and after 301 and 302 a `POST` is not repeated.
 fn becomes_get(status: StatusCode, method: &Method) -> bool {
     match status {
         StatusCode::SEE_OTHER => method != Method::HEAD,

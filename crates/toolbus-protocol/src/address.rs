@@ -35,7 +35,7 @@ mod tests {
     use super::ReplyTo;
 
     #[test]
-    fn an_address_is_read_by_who_wrote_it() {
+    fn the_sender_decides_how_a_reply_address_is_read() {
         let peer = "RockBot.Tools.ToolInvokeRequest";
         assert_eq!(ReplyTo::read("", peer), ReplyTo::Absent);
         assert_eq!(ReplyTo::read("tool.result.ana", peer), ReplyTo::TopicFirst("tool.result.ana"));

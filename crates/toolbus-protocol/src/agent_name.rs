@@ -38,7 +38,7 @@ impl AgentName {
         &self.0
     }
 
-    /// The name, for those who share it.
+    /// The name, to be shared.
     #[must_use]
     pub const fn shared(&self) -> &Arc<str> {
         &self.0

@@ -8,7 +8,7 @@ const MAX_HEADERS: usize = 64;
 
 /// The meaning of a message's properties.
 ///
-/// Everything that comes from outside is still what the sender wrote: bound it before using it as a name or address.
+/// Everything from outside is still as the sender wrote it: bound it before using it as a name or address.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Envelope {
     /// Id of this message, when the sender gave one.
@@ -17,13 +17,13 @@ pub struct Envelope {
     pub message_type: String,
     /// Echoed in the reply; empty when absent.
     pub correlation_id: String,
-    /// Where the reply goes; empty when absent.
+    /// Reply address; empty when absent.
     pub reply_to: String,
     /// Unix seconds at which the message was sent.
     pub timestamp: Option<u64>,
-    /// Who sent it, as the sender says.
+    /// The sender, as it names itself.
     pub source: Option<String>,
-    /// Who it is for, on answers.
+    /// The addressee, on replies.
     pub destination: Option<String>,
     /// The sender's trace.
     pub trace: Option<TraceContext>,
@@ -46,7 +46,7 @@ impl Envelope {
 
     /// Makes the message a reply to `request`: with its correlation id, for `destination`.
     #[must_use]
-    pub fn answering(mut self, request: &Self, destination: Option<String>) -> Self {
+    pub fn replying_to(mut self, request: &Self, destination: Option<String>) -> Self {
         bounded(&request.correlation_id).clone_into(&mut self.correlation_id);
         self.destination = destination;
         self
@@ -59,7 +59,7 @@ impl Envelope {
         self
     }
 
-    /// Reads what the properties say. Nothing is an error here: what is malformed is absent.
+    /// Reads the properties. Nothing is an error here: what is malformed is absent.
     #[must_use]
     pub fn read(properties: &Properties) -> Self {
         let mut envelope = Self {
@@ -135,7 +135,7 @@ impl Envelope {
     }
 }
 
-/// Whether leaving this header out would give its sender more than it asks for, a second run included.
+/// Whether leaving this header out would give its sender more than it requests, a second run included.
 fn is_narrowing(name: &str) -> bool {
     matches!(name, header::TOOL_PROFILE | header::BINDING | header::IDEMPOTENCY_KEY | header::HOPS)
 }
@@ -160,7 +160,7 @@ mod tests {
     use crate::Random;
 
     #[test]
-    fn a_message_that_leaves_has_an_id_a_sender_and_the_second_of_its_time() {
+    fn an_outgoing_message_has_an_id_a_sender_and_a_timestamp() {
         let now = UNIX_EPOCH + Duration::from_millis(1_700_000_000_900);
         let envelope = Envelope::outgoing("Toolbus.Pong", "here", Random::seeded(1).id(), now);
         assert_eq!(envelope.message_id, Some(Random::seeded(1).id()));
@@ -171,9 +171,9 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_echoes_the_correlation_id_of_its_request() {
+    fn a_reply_echoes_the_correlation_id_of_its_request() {
         let request = Envelope { correlation_id: "7".to_owned(), ..Envelope::default() };
-        let reply = Envelope::default().answering(&request, Some("ana".to_owned())).with_header("rb-x", "1");
+        let reply = Envelope::default().replying_to(&request, Some("ana".to_owned())).with_header("rb-x", "1");
         assert_eq!((&*reply.correlation_id, reply.destination.as_deref()), ("7", Some("ana")));
         assert_eq!(reply.header("rb-x"), Some("1"));
     }

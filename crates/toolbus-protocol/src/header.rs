@@ -6,13 +6,13 @@
 
 /// The sender's name; single spelling only.
 pub const SOURCE: &str = "rb-source";
-/// On answers, the caller; single spelling only.
+/// On replies, the caller; single spelling only.
 pub const DESTINATION: &str = "rb-destination";
 /// The caller's budget in milliseconds, greater than zero.
 pub const TIMEOUT_MS: &str = "rb-timeout-ms";
-/// The profile that the caller asks for: see `docs/policy.md`.
+/// The profile that the caller requests: see `docs/policy.md`.
 pub const TOOL_PROFILE: &str = "rb-tool-profile";
-/// The binding that the caller asks for, as `channel:account`.
+/// The binding that the caller requests, as `channel:account`.
 pub const BINDING: &str = "rb-binding";
 /// On tasks of agents, the agent that gave it to the daemon.
 pub const ON_BEHALF_OF: &str = "rb-on-behalf-of";
@@ -24,7 +24,7 @@ pub const HOPS: &str = "rb-hops";
 pub const MCP_SERVER: &str = "rb-mcp-server";
 /// The model that the caller works for, as the configuration of long results names it.
 pub const MODEL: &str = "rb-model";
-/// `1`: the caller wants to hear of progress.
+/// `1`: the caller wants progress reports.
 pub const PROGRESS: &str = "rb-progress";
 /// `1`: the caller wants the structured part of a result in a block of its own.
 pub const STRUCTURED_CONTENT: &str = "rb-structured-content";
@@ -39,11 +39,11 @@ pub const TOOL_CALL_ID: &str = "tool-call-id";
 pub const MAX_IDEMPOTENCY_KEY: usize = 255;
 /// Extent to which the content may be trusted.
 pub const CONTENT_TRUST: &str = "rb-content-trust";
-/// On answers, the kind of backend that ran: `local`, `rest`, …
+/// On replies, the kind of backend that ran: `local`, `rest`, …
 pub const TOOL_PROVIDER: &str = "rb-tool-provider";
-/// On answers, milliseconds that the request waited before the tool began.
+/// On replies, milliseconds that the request waited before the tool began.
 pub const QUEUE_MS: &str = "rb-queue-ms";
-/// On answers, milliseconds that the tool took.
+/// On replies, milliseconds that the tool took.
 pub const DURATION_MS: &str = "rb-duration-ms";
 /// Trace context as a peer writes it.
 pub const PEER_TRACEPARENT: &str = "rb-traceparent";

@@ -24,7 +24,7 @@ impl Random {
 
     /// The next 128 bits.
     #[must_use]
-    #[expect(clippy::disallowed_methods, reason = "the one place that asks the system")]
+    #[expect(clippy::disallowed_methods, reason = "the only reader of system randomness")]
     pub fn bits(self) -> u128 {
         match self.0 {
             None => Uuid::new_v4().as_u128(),
@@ -64,7 +64,7 @@ pub fn new_message_id() -> String {
 
 /// The message id of the reply to a request: the same for every repetition of that reply.
 ///
-/// Derived from who asked, the call's id and the request's message id, so that a receiver can drop the second copy of
+/// Derived from the caller, the call's id and the request's message id, so that a receiver can drop the second copy of
 /// a reply that a crash made the daemon publish twice.
 #[must_use]
 pub fn derived_message_id(caller: &str, tool_call_id: &str, request_message_id: &str) -> String {

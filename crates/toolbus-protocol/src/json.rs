@@ -9,7 +9,7 @@ const GZIP: [u8; 2] = [0x1f, 0x8b];
 /// Deepest nesting of arrays and objects that is read.
 pub const MAX_DEPTH: usize = 64;
 
-/// Why a text is not what was expected, for its sender.
+/// Reason that a text is not as expected, for its sender.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ParseError {
     /// Not UTF-8.
@@ -140,7 +140,7 @@ pub(crate) fn checked_text(bytes: &[u8]) -> Result<&str, ParseError> {
     Ok(text.strip_prefix('\u{feff}').unwrap_or(text))
 }
 
-/// Counts brackets outside strings; says nothing of whether they match.
+/// Counts brackets outside strings, without matching them.
 fn check_depth(bytes: &[u8]) -> Result<(), ParseError> {
     let (mut depth, mut in_string, mut escaped) = (0_usize, false, false);
     for (offset, byte) in bytes.iter().enumerate() {

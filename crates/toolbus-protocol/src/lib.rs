@@ -6,10 +6,10 @@
 //! * [`ToolInvokeRequest`], [`ToolInvokeResponse`], [`ToolError`] are the bodies of a call,
 //!   [`ToolListRequest`] and its reply those of a listing.
 //! * [`ScriptInvokeRequest`] and [`ScriptInvokeResponse`] are those of a script.
-//! * [`ScheduledTaskMessage`] tells an agent that a task that it scheduled is due.
-//! * [`AgentCard`] tells of an agent, and [`AgentTaskRequest`] gives it a task.
+//! * [`ScheduledTaskMessage`] notifies an agent that a task that it scheduled is due.
+//! * [`AgentCard`] announces an agent, and [`AgentTaskRequest`] gives it a task.
 //! * [`SubagentTaskMessage`] is a task for another agent, [`SubagentResultMessage`] what became of it.
-//! * [`McpServersIndexed`] tells agents of MCP servers, and the requests beside it are what they ask about them.
+//! * [`McpServersIndexed`] lists MCP servers for agents, and the requests beside it are about them.
 //! * [`llm_name`] is a tool's name as model providers accept it.
 //! * [`topic`], [`header`] and [`message_type`] hold the names.
 

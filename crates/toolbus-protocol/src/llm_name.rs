@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn names_that_differ_only_in_what_is_lost_stay_apart() {
+    fn names_that_differ_only_in_replaced_or_cut_characters_stay_distinct() {
         let long = "n".repeat(64);
         let names = [
             "a.b",
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn an_alias_is_told_from_other_names_and_what_it_begins_with_is_found_in_it() {
+    fn an_alias_is_distinguished_from_other_names_and_contains_its_prefix() {
         let long = "n".repeat(64);
         let table = [
             ("fs.", "read_file", Some("read_file")),

@@ -4,7 +4,7 @@
 pub const TOOL_INVOKE_REQUEST: &str = "RockBot.Tools.ToolInvokeRequest";
 /// The result of a tool.
 pub const TOOL_INVOKE_RESPONSE: &str = "RockBot.Tools.ToolInvokeResponse";
-/// Why there is no result.
+/// Failure of a call without a result.
 pub const TOOL_ERROR: &str = "RockBot.Tools.ToolError";
 /// Progress of a running call.
 pub const TOOL_PROGRESS: &str = "Toolbus.ToolProgress";
@@ -18,23 +18,23 @@ pub const TOOL_LIST_REQUEST: &str = "Toolbus.ToolListRequest";
 pub const TOOL_LIST_RESPONSE: &str = "Toolbus.ToolListResponse";
 /// Asks which of the sender's services fit a text.
 pub const TOOL_HINTS_REQUEST: &str = "Toolbus.ToolHintsRequest";
-/// Which services fit a text.
+/// Services that fit a text.
 pub const TOOL_HINTS_RESPONSE: &str = "Toolbus.ToolHintsResponse";
-/// Asks a daemon what it is.
+/// Requests the description of a daemon.
 pub const PING: &str = "Toolbus.Ping";
 /// Description of a daemon by itself.
 pub const PONG: &str = "Toolbus.Pong";
-/// Says that a session is over.
+/// Ends a session.
 pub const SESSION_END: &str = "Toolbus.SessionEnd";
-/// Tells an agent that its tools changed.
+/// Notifies an agent that its tools changed.
 pub const TOOLS_CHANGED: &str = "Toolbus.ToolsChanged";
-/// Tells daemons that the tools that the sender provides are there, or have changed.
+/// Announces to daemons that the tools of the sender are there, or have changed.
 pub const TOOL_ANNOUNCEMENT: &str = "Toolbus.ToolAnnouncement";
 
-/// Tells an agent that a task that it scheduled is due.
+/// Notifies an agent that a task that it scheduled is due.
 pub const SCHEDULED_TASK_MESSAGE: &str = "RockBot.Host.ScheduledTaskMessage";
 
-/// Tells all others of an agent.
+/// Announces an agent to all others.
 pub const AGENT_CARD: &str = "RockBot.A2A.AgentCard";
 /// Gives an agent a task.
 pub const AGENT_TASK_REQUEST: &str = "RockBot.A2A.AgentTaskRequest";
@@ -42,13 +42,13 @@ pub const AGENT_TASK_REQUEST: &str = "RockBot.A2A.AgentTaskRequest";
 pub const AGENT_TASK_RESULT: &str = "RockBot.A2A.AgentTaskResult";
 /// Progress of a task.
 pub const AGENT_TASK_STATUS_UPDATE: &str = "RockBot.A2A.AgentTaskStatusUpdate";
-/// Why a task has no result.
+/// Error of a task without a result.
 pub const AGENT_TASK_ERROR: &str = "RockBot.A2A.AgentTaskError";
-/// Asks an agent to give up a task.
+/// Requests that an agent gives up a task.
 pub const AGENT_TASK_CANCEL_REQUEST: &str = "RockBot.A2A.AgentTaskCancelRequest";
 /// A task for the agents that volunteer.
 pub const SUBAGENT_TASK_MESSAGE: &str = "Toolbus.SubagentTaskMessage";
-/// Tells agents that a task is not to be worked on any more.
+/// Withdraws a task from the agents that work on it.
 pub const SUBAGENT_CANCEL_MESSAGE: &str = "Toolbus.SubagentCancelMessage";
 /// Progress of a sub-agent.
 pub const SUBAGENT_PROGRESS_MESSAGE: &str = "RockBot.Host.SubagentProgressMessage";
@@ -60,31 +60,31 @@ pub const SCRIPT_INVOKE_REQUEST: &str = "RockBot.Scripts.ScriptInvokeRequest";
 /// Outcome of a Python script, also when the script was not run.
 pub const SCRIPT_INVOKE_RESPONSE: &str = "RockBot.Scripts.ScriptInvokeResponse";
 
-/// Tells an agent which MCP servers there are for it.
+/// Lists for an agent the MCP servers that it may use.
 pub const MCP_SERVERS_INDEXED: &str = "RockBot.Tools.Mcp.McpServersIndexed";
 /// Requests the index of MCP servers again.
 pub const MCP_METADATA_REFRESH_REQUEST: &str = "RockBot.Tools.Mcp.McpMetadataRefreshRequest";
-/// Asks what the tools of an MCP server are.
+/// Requests the tools of an MCP server.
 pub const MCP_GET_SERVICE_DETAILS_REQUEST: &str = "RockBot.Tools.Mcp.McpGetServiceDetailsRequest";
 /// The tools of an MCP server.
 pub const MCP_GET_SERVICE_DETAILS_RESPONSE: &str = "RockBot.Tools.Mcp.McpGetServiceDetailsResponse";
-/// Asks to add an MCP server.
+/// Requests to add an MCP server.
 pub const MCP_REGISTER_SERVER_REQUEST: &str = "RockBot.Tools.Mcp.McpRegisterServerRequest";
 /// Whether an MCP server was added.
 pub const MCP_REGISTER_SERVER_RESPONSE: &str = "RockBot.Tools.Mcp.McpRegisterServerResponse";
-/// Asks to remove an MCP server.
+/// Requests to remove an MCP server.
 pub const MCP_UNREGISTER_SERVER_REQUEST: &str = "RockBot.Tools.Mcp.McpUnregisterServerRequest";
 /// Whether an MCP server was removed.
 pub const MCP_UNREGISTER_SERVER_RESPONSE: &str = "RockBot.Tools.Mcp.McpUnregisterServerResponse";
-/// Asks for a prompt of an MCP server.
+/// Requests a prompt of an MCP server.
 pub const MCP_GET_PROMPT_REQUEST: &str = "RockBot.Tools.Mcp.McpGetPromptRequest";
 /// A prompt of an MCP server.
 pub const MCP_GET_PROMPT_RESPONSE: &str = "RockBot.Tools.Mcp.McpGetPromptResponse";
-/// Asks for the resources of an MCP server.
+/// Requests the resources of an MCP server.
 pub const MCP_LIST_RESOURCES_REQUEST: &str = "RockBot.Tools.Mcp.McpListResourcesRequest";
 /// The resources of an MCP server.
 pub const MCP_LIST_RESOURCES_RESPONSE: &str = "RockBot.Tools.Mcp.McpListResourcesResponse";
-/// Asks for a resource of an MCP server.
+/// Requests a resource of an MCP server.
 pub const MCP_READ_RESOURCE_REQUEST: &str = "RockBot.Tools.Mcp.McpReadResourceRequest";
 /// A resource of an MCP server.
 pub const MCP_READ_RESOURCE_RESPONSE: &str = "RockBot.Tools.Mcp.McpReadResourceResponse";
@@ -92,17 +92,17 @@ pub const MCP_READ_RESOURCE_RESPONSE: &str = "RockBot.Tools.Mcp.McpReadResourceR
 pub const MCP_ANSWER_QUESTION_REQUEST: &str = "RockBot.Tools.Mcp.McpAnswerQuestionRequest";
 /// Outcome of a call once its question was answered.
 pub const MCP_ANSWER_QUESTION_RESPONSE: &str = "RockBot.Tools.Mcp.McpAnswerQuestionResponse";
-/// Says that the questions of a session will not be answered any more; it has no reply.
+/// Releases the questions of a session, which are not answered any more; it has no reply.
 pub const MCP_RELEASE_SESSION_QUESTIONS_REQUEST: &str = "RockBot.Tools.Mcp.McpReleaseSessionQuestionsRequest";
 
 /// Kind of a message on a request topic, judged by its `type` alone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
-    /// The request that this topic carries, said by a peer.
+    /// The request that this topic carries, sent by a peer.
     Request,
     /// No type, or a plain client's own: read as the request that this topic carries.
     Plain,
-    /// A reply or an announcement: settled, never answered, so that two daemons cannot answer each other for ever.
+    /// A reply or an announcement: settled without a reply, so that two daemons cannot reply to each other for ever.
     Reply,
     /// A peer's type that does not belong here.
     Foreign,
@@ -155,7 +155,7 @@ mod tests {
     use super::{Kind, TOOL_INVOKE_REQUEST, kind};
 
     #[test]
-    fn a_type_says_what_a_message_on_a_request_topic_is() {
+    fn the_type_decides_the_kind_of_a_message_on_a_request_topic() {
         let table = [
             ("RockBot.Tools.ToolInvokeRequest", Kind::Request),
             ("rockbot.tools.toolinvokerequest", Kind::Request),

@@ -14,7 +14,7 @@ pub struct Properties {
     pub message_type: Option<String>,
     /// Echoed in the reply.
     pub correlation_id: Option<String>,
-    /// Where the reply goes: a topic or a queue.
+    /// Reply address: a topic or a queue.
     pub reply_to: Option<String>,
     /// Unix seconds.
     pub timestamp: Option<u64>,

@@ -4,7 +4,7 @@
 pub const TOOL_INVOKE: &str = "tool.invoke";
 /// Requests to run a tool of an MCP server.
 pub const TOOL_INVOKE_MCP: &str = "tool.invoke.mcp";
-/// Where a reply goes that has no address.
+/// Topic of replies to requests without a reply address.
 pub const TOOL_RESULT: &str = "tool.result";
 /// Requests to cancel a running call.
 pub const TOOL_CANCEL: &str = "tool.cancel";
@@ -12,7 +12,7 @@ pub const TOOL_CANCEL: &str = "tool.cancel";
 pub const TOOL_LIST: &str = "tool.list";
 /// Requests for a hint which of the sender's services fit a text.
 pub const TOOL_HINTS: &str = "tool.hints";
-/// Requests to a daemon to say what it is.
+/// Requests for the description of a daemon.
 pub const TOOL_PING: &str = "tool.ping";
 /// Announcements of programs that the tools that they provide are there, or have changed.
 pub const TOOL_ANNOUNCE: &str = "tool.announce";
@@ -21,7 +21,7 @@ pub const TOOL_SESSION_END: &str = "tool.session.end";
 
 /// Requests to run a Python script.
 pub const SCRIPT_INVOKE: &str = "script.invoke";
-/// Where what became of a script goes, if the request has no address.
+/// Topic of the outcomes of scripts whose requests have no reply address.
 pub const SCRIPT_RESULT: &str = "script.result";
 
 /// Requests for the index of MCP servers.
@@ -29,15 +29,15 @@ pub const MCP_REFRESH: &str = "tool.meta.mcp.refresh";
 /// Requests about MCP servers.
 pub const MCP_MANAGE: &str = "mcp.manage";
 
-/// Where the daemons that take calls from the topic `invoke` are asked what others are asked on `control`, such as
-/// [`TOOL_LIST`], and no other daemon: `tool.list.X` for `tool.invoke.X`. Absent for a topic that does not begin so.
+/// Returns the control topic of only those daemons that take calls from the topic `invoke`, instead of `control`, such
+/// as [`TOOL_LIST`]: `tool.list.X` for `tool.invoke.X`. Absent for a topic that does not begin so.
 #[must_use]
 pub fn control_of(control: &str, invoke: &str) -> Option<String> {
     let rest = invoke.strip_prefix(TOOL_INVOKE)?;
     (rest.is_empty() || rest.starts_with('.')).then(|| format!("{control}{rest}"))
 }
 
-/// Which of [`TOOL_LIST`], [`TOOL_HINTS`] and [`TOOL_PING`] a topic is, or [is of](control_of).
+/// Returns the one of [`TOOL_LIST`], [`TOOL_HINTS`] and [`TOOL_PING`] that a topic is, or [is of](control_of).
 #[must_use]
 pub fn control_in(topic: &str) -> Option<&'static str> {
     let is_of =
@@ -45,31 +45,31 @@ pub fn control_in(topic: &str) -> Option<&'static str> {
     [TOOL_LIST, TOOL_HINTS, TOOL_PING].into_iter().find(is_of)
 }
 
-/// Where `provider`, a program that provides tools, takes calls from.
+/// Topic of the calls for `provider`, a program that provides tools.
 #[must_use]
 pub fn of_provider(provider: &str) -> String {
     format!("{TOOL_INVOKE}.provider.{provider}")
 }
 
-/// Where `agent` hears which MCP servers there are for it.
+/// Topic of the lists of MCP servers for `agent`.
 #[must_use]
 pub fn mcp_servers(agent: &str) -> String {
     format!("tool.meta.mcp.{agent}")
 }
 
-/// Where `agent` hears the replies to its requests about MCP servers.
+/// Topic of the replies to requests of `agent` about MCP servers.
 #[must_use]
 pub fn mcp_manage_response(agent: &str) -> String {
     format!("mcp.manage.response.{agent}")
 }
 
-/// Where `agent` hears that its tools changed.
+/// Topic of the notifications to `agent` that its tools changed.
 #[must_use]
 pub fn tools_changed(agent: &str) -> String {
     format!("tool.meta.tools.{agent}")
 }
 
-/// Where `agent` hears that a task is due that it scheduled.
+/// Topic of the due tasks that `agent` scheduled.
 #[must_use]
 pub fn scheduled_task(agent: &str) -> String {
     format!("scheduled.task.{agent}")
@@ -80,19 +80,19 @@ pub const DISCOVERY_ANNOUNCE: &str = "discovery.announce";
 /// Statements of agents about tasks that they work on.
 pub const AGENT_TASK_STATUS: &str = "agent.task.status";
 
-/// Where `agent` gets its tasks.
+/// Topic of the tasks for `agent`.
 #[must_use]
 pub fn agent_task(agent: &str) -> String {
     format!("agent.task.{agent}")
 }
 
-/// Where `agent` hears that a task is to be given up.
+/// Topic of the cancellations of tasks of `agent`.
 #[must_use]
 pub fn agent_task_cancel(agent: &str) -> String {
     format!("agent.task.cancel.{agent}")
 }
 
-/// Where `caller` gets the results of tasks that it gave.
+/// Topic of the results of tasks that `caller` gave.
 #[must_use]
 pub fn agent_response(caller: &str) -> String {
     format!("agent.response.{caller}")
@@ -101,25 +101,25 @@ pub fn agent_response(caller: &str) -> String {
 /// Reports of sub-agents.
 pub const SUBAGENT_REPORT: &str = "subagent.report";
 
-/// Where the agents of `pool` hear of tasks.
+/// Topic of the tasks for the agents of `pool`.
 #[must_use]
 pub fn subagent_task(pool: &str) -> String {
     format!("subagent.task.{pool}")
 }
 
-/// Where the agents of `pool` hear of tasks that are not to be worked on any more.
+/// Topic of the cancellations of tasks for the agents of `pool`.
 #[must_use]
 pub fn subagent_cancel(pool: &str) -> String {
     format!("subagent.cancel.{pool}")
 }
 
-/// Where `agent` hears how far its sub-agents are.
+/// Topic of the progress of the sub-agents of `agent`.
 #[must_use]
 pub fn subagent_progress(agent: &str) -> String {
     format!("subagent.progress.{agent}")
 }
 
-/// Where `agent` hears what became of the tasks of its sub-agents.
+/// Topic of the outcomes of the tasks of the sub-agents of `agent`.
 #[must_use]
 pub fn subagent_result(agent: &str) -> String {
     format!("subagent.result.{agent}")
@@ -164,8 +164,8 @@ pub fn matches(pattern: &str, topic: &str) -> bool {
         return false;
     }
     let (mut pattern, mut topic) = (Words(Some(pattern)), Words(Some(topic)));
-    // Where to go on when the words after the last `#` did not fit: one remembered place is enough, because a later `#`
-    // can take over whatever an earlier one might. A hostile pattern costs at most pattern × topic steps.
+    // Where to go on when the words after the last `#` did not fit: one remembered position is enough, because a later
+    // `#` can take over whatever an earlier one might. A hostile pattern costs at most pattern × topic steps.
     let mut retry: Option<(Words<'_>, Words<'_>)> = None;
     loop {
         match (pattern.next(), topic.clone().next()) {

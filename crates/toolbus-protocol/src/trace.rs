@@ -10,7 +10,7 @@ pub struct TraceContext {
 /// Longest `tracestate` that is carried on, in bytes (the specification's recommended minimum).
 const MAX_TRACESTATE: usize = 512;
 
-/// The flag by which a sender says that it records; the others are of no concern here.
+/// The flag of a sender that records; the others are of no concern here.
 const SAMPLED: u8 = 1;
 
 impl TraceContext {
@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn one_flag_alone_says_whether_a_trace_is_recorded() {
+    fn one_flag_alone_decides_whether_a_trace_is_recorded() {
         for (flags, recorded) in [("00", false), ("01", true), ("02", false), ("03", true), ("ff", true)] {
             let parent = GOOD.replace("-01", &format!("-{flags}"));
             assert_eq!(TraceContext::parse(&parent, None).unwrap().is_sampled(), recorded, "{flags}");

@@ -1,6 +1,6 @@
-//! Claims the file that its argument names, puts fifty values into it, says so, and waits to be killed.
+//! Claims the file that its argument names, puts fifty values into it, reports that, and waits to be killed.
 
-#![expect(clippy::unwrap_used, reason = "whoever runs it sees what went wrong")]
+#![expect(clippy::unwrap_used, reason = "an example fails by panicking")]
 
 use std::path::PathBuf;
 

@@ -20,10 +20,10 @@ pub struct FileClaim {
     _lock: File,
 }
 
-/// Why a file is not this process's own.
+/// Reason that this process does not hold a file.
 #[derive(Debug, thiserror::Error)]
 pub enum FileClaimError {
-    /// Another process has it; with what that says of itself.
+    /// Another process holds the file; with its description of itself.
     #[error("another process uses it: {0}")]
     Taken(String),
     /// The lock's file cannot be used.
@@ -32,7 +32,8 @@ pub enum FileClaimError {
 }
 
 impl FileClaim {
-    /// Claims a file for this process. `holder` tells other processes whose it is. A process can claim a file once only.
+    /// Claims a file for this process. `holder` names the owner to other processes. A process can claim a file once
+    /// only.
     ///
     /// # Errors
     ///

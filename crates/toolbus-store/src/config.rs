@@ -76,7 +76,7 @@ pub enum StoreUrl {
     Redis(RedisUrl),
 }
 
-/// Why a text names no store.
+/// Reason that a text names no store.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum StoreUrlError {
     /// A kind of store that there is not.
@@ -126,7 +126,7 @@ pub enum StoreOpenError {
 }
 
 impl StoreOpenError {
-    /// Whether a daemon that says this of itself has the file.
+    /// Whether a daemon that describes itself so holds the file.
     #[must_use]
     pub fn is_held_by(&self, holder: &str) -> bool {
         matches!(self, Self::Claim { error: FileClaimError::Taken(other), .. } if other == holder)
@@ -197,7 +197,7 @@ impl StoreConfig {
         }
     }
 
-    /// Opens the store. A server is not connected to yet; `prefix` tells what is kept there from that of other
+    /// Opens the store. A server is not connected to yet; `prefix` separates its data there from those of other
     /// deployments. A file is claimed by `holder`.
     ///
     /// # Errors
@@ -207,7 +207,7 @@ impl StoreConfig {
         match self.url() {
             StoreUrl::Memory => Ok(OpenStore::in_memory()),
             StoreUrl::Sqlite(file) => {
-                // First: what is wrong with the file itself is reported by its own name.
+                // First: an error of the file itself is reported by its own name.
                 let store = Sqlite::open(&file).map_err(|error| StoreOpenError::File { file: file.clone(), error })?;
                 let claim = FileClaim::new(&file, holder);
                 let claim = claim.map_err(|error| StoreOpenError::Claim { file, error })?;
@@ -222,7 +222,7 @@ impl StoreConfig {
         }
     }
 
-    /// Another daemon that uses the store's file, but for one of `holder`. A daemon does not ask this of itself.
+    /// Another daemon that uses the store's file, but for one of `holder`. A daemon does not check itself.
     #[must_use]
     pub fn other_holder(&self, holder: &str) -> Option<String> {
         let Some(StoreUrl::Sqlite(file)) = &self.url else { return None };
@@ -254,7 +254,7 @@ impl FromStr for StoreUrl {
             return Ok(Self::Redis(text.parse()?));
         }
         let path = text.strip_prefix("sqlite:").ok_or(StoreUrlError::Kind)?;
-        // What other programs read as an address or as a database in memory would be a strange file here.
+        // Other programs read such a path as an address or as a database in memory.
         let is_strange = path.starts_with("//") || path.starts_with(':') || path.ends_with('/');
         if path.is_empty() || is_strange || path.chars().any(char::is_control) {
             return Err(StoreUrlError::Path);
@@ -309,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn what_names_no_store_is_refused_with_those_that_there_are() {
+    fn an_unknown_store_is_refused_with_the_known_ones() {
         let error = |text: &str| text.parse::<StoreUrl>().unwrap_err().to_string();
         insta::assert_snapshot!(error("postgres://127.0.0.1/x"), @r#"no such store; expected "memory:", "sqlite:PATH", "redis://…" or "rediss://…""#);
         for text in ["", "memory", "memory:x", "toolbus.db", "SQLITE:toolbus.db", "postgres:x"] {
@@ -331,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn a_certificate_that_is_not_there_is_told_with_its_name() {
+    fn the_error_for_a_missing_certificate_names_its_file() {
         let tls = StoreTls { ca: Some("/nonexistent/ca.pem".into()), ..StoreTls::default() };
         let config = StoreConfig { url: Some("rediss://host".parse().unwrap()), tls, state_file: None };
         insta::assert_snapshot!(config.open("toolbus", "a test").err().unwrap(), @"[store] store.tls: cannot read `/nonexistent/ca.pem`: No such file or directory (os error 2)");
@@ -360,7 +360,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_cannot_be_used_is_told_with_its_name() {
+    fn the_error_for_an_unusable_store_file_names_it() {
         let url = StoreUrl::Sqlite("/nonexistent/toolbus.db".into());
         insta::assert_snapshot!(StoreConfig { url: Some(url), ..Default::default() }.open("toolbus", "a test").err().unwrap(), @"[store] the file `/nonexistent/toolbus.db` cannot be used: its folder does not exist; create it, for the daemon's user alone");
     }

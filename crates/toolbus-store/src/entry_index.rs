@@ -1,6 +1,6 @@
 //! Indexes for searches of working memory: one for each owner, brought up to date by each search.
 //!
-//! A memory says what has changed since a [`MemoryMark`]. Expiry is no change: an index knows when each entry ends.
+//! A memory reports what has changed since a [`MemoryMark`]. Expiry is no change: an index knows when each entry ends.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::num::NonZeroUsize;
@@ -25,10 +25,10 @@ const MAX_INDEXES: usize = 96 * 1024 * 1024;
 /// Bytes of an owner's texts that are indexed. Those of an owner with more are read by each search.
 const MAX_TEXTS: usize = 32 * 1024 * 1024;
 
-/// A state of a memory. Its numbers only grow, until another memory is in its place, or an older copy of it.
+/// A state of a memory. Its numbers only grow, until another memory, or an older copy, replaces it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct MemoryMark {
-    /// Tells one memory from another one.
+    /// Identity of the memory.
     pub(crate) epoch: u64,
     /// Entries that were deleted before their time.
     pub(crate) deletions: u64,
@@ -54,7 +54,7 @@ pub(crate) struct EntryIndexes(Mutex<LruCache<Arc<str>, Arc<OwnerIndex>>>);
 
 #[derive(Debug, Default)]
 struct OwnerIndex {
-    /// Held by one search at a time: those that wait find what it has read.
+    /// Held by one search at a time: those that wait find the entries that it has read.
     turn: Turn<()>,
     size: AtomicUsize,
     entries: Mutex<IndexedEntries>,
@@ -112,7 +112,7 @@ impl EntryIndexes {
 }
 
 impl OwnerIndex {
-    /// The hits, after what has changed was taken over; `None` if that does not fit to what is known.
+    /// The hits, after the changes were taken over; `None` if these do not fit the index.
     fn search(
         &self,
         changes: EntryChanges,
@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn an_index_takes_over_what_was_saved_deleted_and_lost() {
+    fn an_index_follows_saved_deleted_and_lost_entries() {
         let index = OwnerIndex::default();
         assert_eq!(found(&index, changes(mark(0, 1), false, Vec::new()), 0), None, "nothing is known yet");
         let both = vec![entry("a/one", "plan", 9), entry("a/two", "plan plan", 5)];

@@ -36,7 +36,7 @@ struct Entries {
     started: BTreeMap<u64, RequestKey>,
     /// Entries with a reply, in the same order.
     answered: BTreeMap<u64, RequestKey>,
-    /// When each entry expires, and its number: the first to expire first.
+    /// Expiry and number of each entry, the first to expire first.
     ends: BTreeSet<(Instant, u64)>,
     next: u64,
     usage: LedgerUsage,
@@ -91,9 +91,9 @@ impl MemoryLedger {
             Some(Kept { reply: Some(known), .. }) => return Finished::Superseded(known.clone()),
             Some(_) => {}
         }
-        // Room is made before the reply is there, so that it is not what is removed.
+        // Room is made before the reply is there, so that it is not removed itself.
         entries.make_room(self.limits, size, 0, now);
-        entries.answer(key, reply);
+        entries.record_reply(key, reply);
         Finished::Stored
     }
 
@@ -141,7 +141,7 @@ impl Entries {
         self.by_key.insert(key, Kept { number, ..kept });
     }
 
-    fn answer(&mut self, key: RequestKey, reply: Bytes) {
+    fn record_reply(&mut self, key: RequestKey, reply: Bytes) {
         let Some(kept) = self.by_key.get_mut(&key) else { return };
         self.started.remove(&kept.number);
         self.answered.insert(kept.number, key);

@@ -25,14 +25,14 @@ pub use self::memory::RedisMemory;
 pub use self::replicas::Versions;
 pub use self::url::{RedisUrl, RedisUrlError};
 
-/// Where a server is, and what is kept there.
+/// Address of a server, and the data that is kept there.
 #[derive(Debug, Clone)]
 pub struct RedisSettings {
     /// The server.
     pub url: RedisUrl,
     /// Certificates of a `rediss://` server; `None` for the authorities of the system.
     pub tls: Option<RedisTls>,
-    /// Tells deployments on one server and database apart. Without braces.
+    /// Prefix that separates deployments on one server and database. Without braces.
     pub prefix: String,
 }
 

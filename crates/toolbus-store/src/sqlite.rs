@@ -96,7 +96,7 @@ impl Sqlite {
     #[must_use]
     pub fn is_older(path: &Path) -> bool {
         let version = read_header(path).ok().and_then(|header| number(&header, USER_VERSION));
-        // 0: what the file is has not left its log yet.
+        // 0: the application id may still be in the log alone.
         version
             .is_some_and(|found| usize::try_from(found).is_ok_and(|found| (1..STORE.migrations.len()).contains(&found)))
     }
@@ -105,7 +105,7 @@ impl Sqlite {
     ///
     /// # Errors
     ///
-    /// If the file cannot be used as a store, as far as its place, kind, header and log show.
+    /// If the file cannot be used as a store, as far as its path, kind, header and log show.
     pub fn check(path: &Path) -> Result<(), OpenError> {
         let path = std::path::absolute(path).map_err(OpenError::Unusable)?;
         if !path.exists() {
@@ -241,7 +241,7 @@ impl Store for Sqlite {
     }
 }
 
-/// Why a file cannot be used as a store. The texts follow the file's name.
+/// Reason that a file cannot be used as a store. The texts follow the file's name.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
     /// Missing folder of the file.
@@ -256,7 +256,7 @@ pub enum OpenError {
     /// File that is not a database of SQLite.
     #[error("it is not a database of SQLite; name another file")]
     NoDatabase,
-    /// Database of something else.
+    /// Database of another program.
     #[error("it is a database of another program; name another file")]
     Foreign,
     /// A later version of this program has written it.
@@ -322,7 +322,7 @@ pub(crate) fn open(path: &Path, schema: &Schema) -> Result<Connection, OpenError
         }
     };
     if log == LogState::Torn {
-        // What was not whole must not stand behind what is written now: after another power loss it would be part of it.
+        // A torn frame must not follow new ones: after another power loss it would be part of the log.
         connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", (), |_| Ok(()))?;
     }
     Ok(connection)
@@ -393,7 +393,7 @@ fn number(header: &[u8], at: usize) -> Option<u32> {
     Some(u32::from_be_bytes(header.get(at..at + 4)?.try_into().ok()?))
 }
 
-/// Reads what the first page of a file says of itself. What is in the log alone is not seen.
+/// Reads the header in the first page of a file. Changes that are in the log alone are not seen.
 fn check_header(path: &Path, schema: &Schema) -> Result<(), OpenError> {
     let header = read_header(path).map_err(OpenError::Unusable)?;
     if header.is_empty() {
@@ -406,7 +406,7 @@ fn check_header(path: &Path, schema: &Schema) -> Result<(), OpenError> {
     };
     let (found, known) = (usize::try_from(version).unwrap_or(usize::MAX), schema.migrations.len());
     match application {
-        // What another program left without an id is seen when it is opened.
+        // A database of another program without an id is recognised when it is opened.
         0 => Ok(()),
         ours if ours == u32::from_be_bytes(schema.application) && found <= known => Ok(()),
         ours if ours == u32::from_be_bytes(schema.application) => Err(OpenError::Newer { found, known }),
@@ -468,7 +468,7 @@ mod tests {
     }
 
     #[test]
-    fn new_files_are_their_folders_owners() {
+    fn new_files_have_the_owner_of_their_folder() {
         let folder = tempfile::tempdir().unwrap();
         // Only root can; of others the folder is their own.
         let _ = chown(folder.path(), Some(12_345), Some(12_346));
@@ -481,7 +481,7 @@ mod tests {
     }
 
     #[test]
-    fn a_check_refuses_what_cannot_be_opened_and_changes_nothing() {
+    fn a_check_refuses_an_unusable_file_and_changes_nothing() {
         let folder = tempfile::tempdir().unwrap();
         let path = |name: &str| folder.path().join(name);
         let other = Schema { application: *b"Test", migrations: &["CREATE TABLE x (y)"], is_durable: false };
@@ -496,8 +496,8 @@ mod tests {
         }
         assert!(!path("new.db").exists() && !path("store.db-wal").exists());
         for name in ["text.db", "other.db", "newer.db", "missing/a.db", "."] {
-            let told = Sqlite::check(&path(name)).unwrap_err().to_string();
-            assert_eq!(told, open(&path(name), &STORE).unwrap_err().to_string(), "{name}");
+            let reported = Sqlite::check(&path(name)).unwrap_err().to_string();
+            assert_eq!(reported, open(&path(name), &STORE).unwrap_err().to_string(), "{name}");
         }
     }
 }

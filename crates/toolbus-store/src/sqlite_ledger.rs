@@ -166,7 +166,7 @@ impl Ledger for SqliteLedger {
         LedgerUsage { entries, bytes, shed }
     }
 
-    /// Looks at the file, waits for what is being written, and writes once after a write that failed.
+    /// Looks at the file, waits for writes under way, and writes once after a write that failed.
     fn check(&self) -> BoxFuture<'_, Result<(), StoreError>> {
         async {
             if self.threads.has_failed().await? {
@@ -276,13 +276,13 @@ impl Writer {
         reply: &Bytes,
     ) -> rusqlite::Result<Finished> {
         let now = now(self.clock);
-        let answered = connection
+        let changed = connection
             .prepare_cached(
                 "UPDATE ledger SET answer = ?3, size = ?4 \
                  WHERE key = ?1 AND run = ?2 AND answer IS NULL AND expires_at > ?5",
             )?
             .execute(params![key.0, run.0, &**reply, signed(reply.len() as u64), now])?;
-        if answered > 0 {
+        if changed > 0 {
             let Sums { entries, bytes } = self.sums.get();
             self.sums.set(Sums { entries, bytes: bytes + reply.len() as u64 });
             self.make_room(connection, 0, 0, key, now)?;
@@ -324,7 +324,7 @@ impl Writer {
 
     /// Removes the entries that expired first, at most so many; returns how many.
     fn remove_expired(&self, connection: &Connection, most: i64, now: i64) -> rusqlite::Result<usize> {
-        // One statement that selects and deletes would make a table of its own for what it selects, each time.
+        // One statement that selects and deletes would make a table of its own for its selection, each time.
         let expired = connection
             .prepare_cached("SELECT id, size FROM ledger WHERE expires_at <= ?1 ORDER BY expires_at LIMIT ?2")?
             .query_map([now, most], |row| Ok((row.get(0)?, row.get(1)?)))?
@@ -376,7 +376,7 @@ mod tests {
 
     const LIMITS: LedgerLimits = LedgerLimits { max_entries: 1000, max_bytes: 64 << 20 };
 
-    async fn answer(ledger: &SqliteLedger, size: usize) -> Result<(), StoreError> {
+    async fn record_reply(ledger: &SqliteLedger, size: usize) -> Result<(), StoreError> {
         let (key, run) = (RequestKey([u8::try_from(size % 251).unwrap_or_default(); 32]), RunToken([1; 16]));
         let (fingerprint, instance) = (Fingerprint([2; 32]), Arc::from("a"));
         let ttl = Duration::from_secs(60);
@@ -385,7 +385,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_full_disk_is_told_from_the_first_entry_without_room_until_there_is_some() {
+    async fn a_full_disk_is_reported_from_the_first_failed_write_until_there_is_room() {
         let folder = tempfile::tempdir().unwrap();
         let ledger = SqliteLedger::open(&folder.path().join("store.db"), LIMITS, Clock::SYSTEM).unwrap();
         let pages = |number: u32| {
@@ -393,41 +393,41 @@ mod tests {
                 move |_: &Writer, connection: &Connection| connection.pragma_update(None, "max_page_count", number);
             ledger.threads.write(set)
         };
-        answer(&ledger, 10).await.unwrap();
+        record_reply(&ledger, 10).await.unwrap();
         pages(20).await.unwrap();
         assert_eq!(ledger.check().await, Ok(()), "nothing has failed");
         let full = Err(StoreError::Failed("database or disk is full".to_owned()));
-        assert_eq!(answer(&ledger, 1 << 20).await, full);
+        assert_eq!(record_reply(&ledger, 1 << 20).await, full);
         assert_eq!(ledger.check().await, full);
         pages(1 << 20).await.unwrap();
         assert_eq!(ledger.check().await, Ok(()));
         assert_eq!(ledger.look_up(RequestKey([0; 32])).await, Ok(None));
-        answer(&ledger, 1 << 20).await.unwrap();
+        record_reply(&ledger, 1 << 20).await.unwrap();
     }
 
     #[tokio::test]
-    async fn an_answer_that_a_transaction_removes_counts_once_that_is_committed() {
+    async fn a_removed_reply_is_counted_when_its_transaction_commits() {
         let folder = tempfile::tempdir().unwrap();
         let limits = LedgerLimits { max_entries: 1, ..LIMITS };
         let ledger = SqliteLedger::open(&folder.path().join("store.db"), limits, Clock::SYSTEM).unwrap();
-        answer(&ledger, 4).await.unwrap();
+        record_reply(&ledger, 4).await.unwrap();
         let rolled_back = ledger.threads.write(|writer, connection| {
             writer.make_room(connection, 1, ENTRY_BYTES, RequestKey([9; 32]), 0)?;
             connection.execute_batch("ROLLBACK")
         });
         assert!(rolled_back.await.is_err());
         assert_eq!(ledger.usage(), LedgerUsage { entries: 1, bytes: 260, shed: 0 });
-        answer(&ledger, 5).await.unwrap();
+        record_reply(&ledger, 5).await.unwrap();
         assert_eq!(ledger.usage(), LedgerUsage { entries: 1, bytes: 261, shed: 1 });
     }
 
     #[tokio::test]
-    async fn a_check_waits_for_a_write_that_its_caller_has_given_up_and_tells_that_it_failed() {
+    async fn a_check_waits_for_an_abandoned_write_and_reports_its_failure() {
         let folder = tempfile::tempdir().unwrap();
         let ledger = SqliteLedger::open(&folder.path().join("store.db"), LIMITS, Clock::SYSTEM).unwrap();
         let (begin, begun) = tokio::sync::oneshot::channel();
         let (go_on, gone_on) = std::sync::mpsc::channel::<()>();
-        // As on a file system that does not answer, and then says that it is full.
+        // As on a file system that hangs, and then reports that it is full.
         let write = ledger.threads.write(move |_, connection| {
             let _ = begin.send(());
             let _ = gone_on.recv();
@@ -448,13 +448,13 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("store.db");
         let open = || SqliteLedger::open(&path, LIMITS, Clock::SYSTEM).unwrap();
-        answer(&open(), 4).await.unwrap();
+        record_reply(&open(), 4).await.unwrap();
         let triggers = &MIGRATION[MIGRATION.find("CREATE TRIGGER").unwrap()..];
         let older = format!("{triggers}; DROP INDEX ledger_expires_at; PRAGMA user_version = 2");
         Connection::open(&path).unwrap().execute_batch(&older).unwrap();
         let ledger = open();
         assert_eq!(ledger.usage(), LedgerUsage { entries: 1, bytes: 260, shed: 0 });
-        answer(&ledger, 5).await.unwrap();
+        record_reply(&ledger, 5).await.unwrap();
         assert_eq!(ledger.usage(), LedgerUsage { entries: 2, bytes: 521, shed: 0 });
         assert_eq!(open().usage(), ledger.usage());
         let index = "SELECT count(*) FROM sqlite_schema WHERE name = 'ledger_expires_at'";

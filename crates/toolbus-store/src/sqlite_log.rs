@@ -1,8 +1,8 @@
-//! Tells a write-ahead log whose last write was interrupted from one that was damaged later.
+//! Distinguishes a write-ahead log whose last write was interrupted from one that was damaged later.
 //!
 //! SQLite ends a log at the first frame whose checksum is wrong, and drops what follows without a word. After a power loss
 //! that is the one transaction that was being written, which was reported to no caller. A bit that changed further up takes
-//! all later transactions with it, which were. The frames after the last whole transaction tell the two apart: of one
+//! all later transactions with it, which were. The frames after the last whole transaction distinguish the two: of one
 //! transaction, each page is there once (`cache_spill` is off), and the mark of its end is on the last frame.
 
 use std::collections::BTreeSet;
@@ -76,7 +76,7 @@ impl Frames {
             sum.add(of_frame.get(..8).unwrap_or_default());
             sum.add(content);
             let is_sound = has_salt == salt && number != 0 && sum.is(one, two);
-            // The next frame goes on from what this one says, be it right or not.
+            // The next frame continues from this one's checksum, valid or not.
             sum = Sum { is_big, one, two };
             is_chain &= is_sound;
             // A disk writes a header that lies within a sector whole or not at all.
@@ -152,7 +152,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_no_log_is_torn_or_damaged() {
+    fn other_bytes_are_a_torn_or_damaged_log() {
         assert_eq!(Frames::read([].as_slice()).unwrap(), LogState::Whole);
         assert_eq!(Frames::read([7; 31].as_slice()).unwrap(), LogState::Torn);
         assert_eq!(Frames::read([7; 32].as_slice()).unwrap(), LogState::Torn);

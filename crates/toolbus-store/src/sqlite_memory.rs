@@ -70,7 +70,7 @@ END"],
     is_durable: false,
 };
 
-/// Columns of what is known of an entry.
+/// Columns of the metadata of an entry.
 const INFO: &str = "key, category, tags, characters, saved_at, expires_at";
 
 /// Bytes that are written to find out whether a file that had no room for an entry has some again.
@@ -115,7 +115,7 @@ impl SqliteMemory {
         let room = if self.threads.has_failed().await? { ROOM } else { 1 };
         self.threads
             .write(move |writer, connection| {
-                // Also removes what the last check has written, which had expired then.
+                // Also removes the entry of the last check, which had expired then.
                 writer.expire(connection)?;
                 connection.prepare_cached(CHECK_QUERY)?.execute([room]).map(drop)
             })
@@ -269,7 +269,7 @@ impl MemoryWriter {
                 return Ok(Err(MemoryError::Namespace { namespace: namespace.into(), max }));
             }
         }
-        // What does not grow is not refused, also where a limit was lowered.
+        // Without growth nothing is refused, also where a limit was lowered.
         let is_over = |before: u64, after: u64, max: u64| after > before && after > max;
         let (share_after, total_after) = (used(1, &owner.share)?, used(0, "")?);
         Ok(if is_over(share.entries, share_after.entries, max_entries) {
@@ -432,7 +432,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_full_disk_is_told_from_the_first_entry_without_room_until_there_is_some() {
+    async fn a_full_disk_is_reported_from_the_first_failed_write_until_there_is_room() {
         let folder = tempfile::tempdir().unwrap();
         let memory = open(&folder);
         memory.put("small").await.unwrap();
@@ -448,7 +448,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_file_that_is_read_only_is_told_without_a_call() {
+    async fn a_read_only_file_is_reported_without_a_call() {
         let folder = tempfile::tempdir().unwrap();
         let memory = open(&folder);
         memory.set("query_only", 1).await;

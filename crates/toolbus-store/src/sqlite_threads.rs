@@ -19,8 +19,8 @@ const MAX_BATCH: usize = 256;
 /// Prepared statements of a connection.
 const STATEMENTS: usize = 32;
 
-/// An operation of a transaction, or what is told of one that could not begin. It returns what reports its result once the
-/// transaction has ended.
+/// An operation of a transaction; it receives an error if the transaction could not begin. It returns the function that
+/// reports its result once the transaction has ended.
 type Write<W> = Box<dyn FnOnce(Result<(&W, &Connection), StoreError>) -> Report + Send>;
 type Report = Box<dyn FnOnce(Result<(), StoreError>) + Send>;
 /// An operation that only reads.
@@ -46,12 +46,12 @@ pub(crate) struct SqliteThreads<W> {
     writes: mpsc::Sender<Write<W>>,
     reads: mpsc::Sender<Read>,
     file: PathBuf,
-    /// Tells the file from another one of its name.
+    /// Distinguishes the file from another one of its name.
     identity: Option<FileIdentity>,
     state: Arc<WriteState>,
 }
 
-/// State that the writing thread tells, also of writes that their callers have given up.
+/// State of the writing thread, also of writes that their callers have given up.
 #[derive(Debug, Default)]
 struct WriteState {
     /// Whether a transaction is under way.
@@ -86,8 +86,8 @@ impl<W: Writer> SqliteThreads<W> {
         writer.committed();
         let (writes, waiting) = mpsc::channel(MAX_WAITING);
         let state = Arc::<WriteState>::default();
-        let told = Arc::clone(&state);
-        spawn(name, move || run(&writer, &writing, &told, waiting))?;
+        let shared = Arc::clone(&state);
+        spawn(name, move || run(&writer, &writing, &shared, waiting))?;
         let (reads, mut waiting) = mpsc::channel::<Read>(MAX_WAITING);
         spawn(&format!("{name}-r"), move || {
             while let Some(operation) = waiting.blocking_recv() {
@@ -99,7 +99,7 @@ impl<W: Writer> SqliteThreads<W> {
     }
 
     /// Whether the last write has failed. Waits for the transaction that is under way, which does not end while the file
-    /// system does not answer.
+    /// system hangs.
     ///
     /// # Errors
     ///
@@ -107,7 +107,7 @@ impl<W: Writer> SqliteThreads<W> {
     pub(crate) async fn has_failed(&self) -> Result<bool, StoreError> {
         if self.state.is_busy.load(Ordering::Relaxed) {
             let (end, ended) = oneshot::channel();
-            // Not by `write`: that it succeeds says nothing of what was written before.
+            // Not by `write`: its success would not cover earlier writes.
             let operation: Write<W> = Box::new(|_| Box::new(move |committed| drop(end.send(committed))));
             self.writes.send(operation).await.map_err(|_| gone())?;
             ended.await.map_err(|_| gone())??;
@@ -115,7 +115,7 @@ impl<W: Writer> SqliteThreads<W> {
         Ok(self.state.has_failed.load(Ordering::Relaxed))
     }
 
-    /// Checks that the file is the one that was opened. The thread that reads does so: a file system may not answer.
+    /// Checks that the file is the one that was opened. The thread that reads does so: a file system may hang.
     ///
     /// # Errors
     ///
@@ -234,12 +234,12 @@ mod tests {
     fn operations_after_the_end_of_their_transaction_do_not_run_and_fail() {
         let folder = tempfile::tempdir().unwrap();
         let connection = open(&folder.path().join("store.db"), &STORE).unwrap();
-        let told = Arc::<Mutex<Vec<Result<(), StoreError>>>>::default();
+        let reported = Arc::<Mutex<Vec<Result<(), StoreError>>>>::default();
         let operation = |statement: &'static str| -> Write<Bare> {
-            let told = Arc::clone(&told);
+            let reported = Arc::clone(&reported);
             Box::new(move |begun| {
                 let result = begun.and_then(|(_, connection)| connection.execute_batch(statement).map_err(failed));
-                Box::new(move |committed| told.lock().push(result.and(committed)))
+                Box::new(move |committed| reported.lock().push(result.and(committed)))
             })
         };
         let insert = "INSERT INTO entries (namespace, key, value) VALUES ('a', 'b', x'00')";
@@ -248,7 +248,7 @@ mod tests {
         let committed = commit(&Bare, &connection, &mut batch, &mut reports);
         assert_eq!(committed, Err(rolled_back()));
         reports.into_iter().for_each(|report| report(committed.clone()));
-        assert_eq!(*told.lock(), vec![Err(rolled_back()); 3]);
+        assert_eq!(*reported.lock(), vec![Err(rolled_back()); 3]);
         let entries: i64 = connection.query_row("SELECT count(*) FROM entries", (), |row| row.get(0)).unwrap();
         assert_eq!(entries, 0);
     }

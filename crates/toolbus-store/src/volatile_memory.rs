@@ -29,7 +29,7 @@ pub struct VolatileMemory {
 #[derive(Debug, Default)]
 struct MemoryState {
     owners: HashMap<Arc<str>, BTreeMap<EntryKey, HeldEntry>>,
-    /// When each entry ends, with its owner.
+    /// End of each entry, with its owner.
     ends: BTreeSet<(Duration, Arc<str>, EntryKey)>,
     shares: HashMap<Arc<str>, UsedMemory>,
     /// Entries of each owner's namespaces.
@@ -109,7 +109,7 @@ impl MemoryState {
             after = UsedMemory { entries: after.entries + 1, bytes: after.bytes + size };
             total += size;
         }
-        // What does not grow is not refused, also where a limit was lowered.
+        // Without growth nothing is refused, also where a limit was lowered.
         let is_over = |before: u64, after: u64, max: u64| after > before && after > max;
         if is_over(share.entries, after.entries, limits.max_entries) {
             return Err(MemoryError::Entries(limits.max_entries));

@@ -1,7 +1,7 @@
-//! Cost of keeping a call for operators: its part in the time of every call, whether or not anyone looks.
+//! Cost of keeping a call for operators: its part in the time of every call, whether or not an operator looks.
 //!
-//! `cargo bench -p toolbus-telemetry`. Each sample is a call, told as the dispatcher tells it: `kept` to [`RecentCalls`],
-//! `discarded` to nothing.
+//! `cargo bench -p toolbus-telemetry`. Each sample is a call, reported as the dispatcher reports it: `kept` to
+//! [`RecentCalls`], `discarded` to nothing.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -52,7 +52,7 @@ fn delivery() -> Delivery {
     }
 }
 
-/// Tells `telemetry` of a call.
+/// Reports a call to `telemetry`.
 fn call(telemetry: &dyn Telemetry, delivery: &Delivery, tool: &ToolDescriptor, caller: &Caller, output: &ToolOutput) {
     let mut span = telemetry.arrived(delivery, None);
     span.requested(Some("{}"));

@@ -101,14 +101,14 @@ mod tests {
     use super::{ErrorLabel, FAILURES, Prebuilt, STATUSES, status_index};
 
     #[test]
-    fn every_status_has_a_place_of_its_own() {
+    fn every_status_has_its_own_index() {
         let codes = Code::ALL.into_iter().map(Status::Refused);
         let indexes: HashSet<_> = codes.chain([Status::Ok, Status::Error]).map(status_index).collect();
         assert_eq!(indexes, (0..STATUSES).collect());
     }
 
     #[test]
-    fn every_failure_has_a_place_of_its_own() {
+    fn every_failure_has_its_own_index() {
         let causes = Cause::ALL.into_iter().map(ErrorLabel::Cause);
         let others = [ErrorLabel::None, ErrorLabel::ToolError, ErrorLabel::Other];
         let indexes: HashSet<_> = causes.chain(others).map(ErrorLabel::index).collect();

@@ -33,11 +33,11 @@ struct CallRecorderShared {
     identity: Arc<BusIdentity>,
     tracer: Option<SdkTracer>,
     instruments: Option<CallInstruments>,
-    /// Traces of calls, for those who scrape.
+    /// Traces of calls, for scrapers.
     exemplars: Option<Arc<Exemplars>>,
     destinations: Destinations,
     tools: LabelledTools,
-    /// Attributes of delivered answers, and of those that were not.
+    /// Attributes of delivered replies, and of those that were not.
     sent: [Vec<KeyValue>; 2],
     by_status: Prebuilt<STATUSES>,
     clock: Clock,
@@ -46,7 +46,7 @@ struct CallRecorderShared {
 /// One call on its way.
 struct CallTelemetry {
     shared: Arc<CallRecorderShared>,
-    /// Where its request came from; absent for a call within a call.
+    /// Queue and topic of its request; absent for a call within a call.
     destination: Option<Arc<Destination>>,
     trace: Trace,
     /// The tool's labels, once it was to run.
@@ -142,7 +142,7 @@ impl Telemetry for CallRecorder {
 }
 
 impl CallRecorderShared {
-    /// Records how old a message is that says when it was sent.
+    /// Records the age of a message with a timestamp.
     fn record_age(&self, delivery: &Delivery) {
         let (Some(instruments), Some(sent)) = (&self.instruments, delivery.properties.timestamp) else { return };
         if sent > 0 {

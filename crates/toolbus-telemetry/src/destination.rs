@@ -1,4 +1,4 @@
-//! Where messages come from, as spans and metrics name it.
+//! Queues and topics that messages come from, as spans and metrics name them.
 
 use std::collections::HashMap;
 use std::sync::Arc;

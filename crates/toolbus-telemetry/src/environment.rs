@@ -55,7 +55,7 @@ impl ExportRoute {
     }
 }
 
-/// Longest time of one export, as OTLP says.
+/// Longest time of one export, as OTLP defines it.
 const TIMEOUT: Duration = Duration::from_secs(10);
 /// Name of the setting of the collector.
 const SETTING: &str = "telemetry.otlp_endpoint";

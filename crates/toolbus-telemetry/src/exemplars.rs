@@ -16,7 +16,7 @@ pub(crate) struct Exemplar {
     pub(crate) trace_id: Box<str>,
     /// Time of the call, in milliseconds.
     pub(crate) milliseconds: f64,
-    /// When it ended, since 1970.
+    /// End, since 1970.
     pub(crate) at: Duration,
 }
 

@@ -54,7 +54,7 @@ pub struct Exporters {
     health: Arc<ExportHealth>,
 }
 
-/// Why telemetry could not be set up.
+/// Reason that telemetry could not be set up.
 #[derive(Debug, thiserror::Error)]
 pub enum TelemetryError {
     /// A variable or a setting is not valid.
@@ -65,7 +65,7 @@ pub enum TelemetryError {
     Exporter {
         /// `traces`, `metrics` or `logs`.
         signal: &'static str,
-        /// Why.
+        /// The reason.
         source: TransportError,
     },
     /// Metrics could not be offered to scrapers.
@@ -79,7 +79,7 @@ pub enum TelemetryError {
 /// Number of signals.
 pub const SIGNALS: usize = Signal::ALL.len();
 
-/// Where a signal is exported to.
+/// Target of the export of a signal.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ExportTarget {
     /// `traces`, `metrics` or `logs`.
@@ -90,7 +90,7 @@ pub struct ExportTarget {
     pub origin: String,
 }
 
-/// Where each signal would be exported to, without exporting any.
+/// Returns the export target of each signal, without exporting any.
 ///
 /// # Errors
 ///
@@ -319,7 +319,8 @@ impl Exporters {
         }
     }
 
-    /// Calls `look` at each export for what the ledger keeps, of what it may keep. To be called once; `look` is kept until the exporter ends.
+    /// Calls `look` at each export for the usage and the limits of the ledger. To be called once; `look` is kept until
+    /// the exporter ends.
     pub fn watch_ledger(&self, limits: LedgerLimits, look: impl Fn() -> LedgerUsage + Send + Sync + 'static) {
         if let Some(meter) = self.meter() {
             instruments::observe_ledger(&meter, limits, look);
@@ -366,7 +367,7 @@ impl Exporters {
         }
     }
 
-    /// Exports what is left, for `limit` at most. Calls that go on meanwhile are no longer recorded.
+    /// Exports pending data, for `limit` at most. Calls that go on meanwhile are no longer recorded.
     ///
     /// # Errors
     ///
@@ -383,7 +384,7 @@ impl Exporters {
         tokio::time::timeout(limit, all).await.unwrap_or(Err(late))
     }
 
-    /// Begins to export what is left, of all signals at once.
+    /// Begins to export the pending data of all signals at once.
     fn flush(&mut self, limit: Duration) -> [Option<oneshot::Receiver<Result<(), NotFlushed>>>; 3] {
         let traces = self.tracing.take();
         let metrics = self.metering.take();

@@ -16,7 +16,7 @@ pub(crate) struct ExportHealth {
     spans: Losses,
     logs: Losses,
     failed_exports: AtomicU64,
-    last_said: Mutex<Option<Instant>>,
+    last_logged: Mutex<Option<Instant>>,
     clock: Clock,
 }
 
@@ -103,8 +103,8 @@ impl ExportHealth {
         }
     }
 
-    /// Logs what was dropped though exporting works. The exporter's thread calls it: a call, which drops, has no time to
-    /// log.
+    /// Logs the drops that happened though exporting works. The exporter's thread calls it: a call, which drops, has no
+    /// time to log.
     pub(crate) fn exported(&self, what: Loss) {
         let losses = self.losses(what);
         if !losses.has_new() || !self.may_speak(self.clock.now()) {
@@ -125,10 +125,10 @@ impl ExportHealth {
     }
 
     fn may_speak(&self, now: Instant) -> bool {
-        let mut last_said = self.last_said.lock();
-        let due = last_said.is_none_or(|said| now.saturating_duration_since(said) >= QUIET);
+        let mut last_logged = self.last_logged.lock();
+        let due = last_logged.is_none_or(|logged| now.saturating_duration_since(logged) >= QUIET);
         if due {
-            *last_said = Some(now);
+            *last_logged = Some(now);
         }
         due
     }
@@ -151,17 +151,17 @@ mod tests {
     }
 
     #[test]
-    fn drops_are_told_once_and_only_when_there_are_new_ones() {
+    fn new_drops_are_logged_once_per_interval() {
         let health = ExportHealth::default();
         health.exported(Loss::Spans);
-        assert!(health.last_said.lock().is_none(), "nothing was dropped");
+        assert!(health.last_logged.lock().is_none(), "nothing was dropped");
         health.lose(Loss::Spans, 1);
         health.exported(Loss::Spans);
-        let said = *health.last_said.lock();
-        assert!(said.is_some());
+        let logged = *health.last_logged.lock();
+        assert!(logged.is_some());
         health.lose(Loss::Spans, 1);
         health.exported(Loss::Spans);
-        assert_eq!(*health.last_said.lock(), said, "the interval has not passed");
+        assert_eq!(*health.last_logged.lock(), logged, "the interval has not passed");
     }
 
     #[test]

@@ -26,7 +26,7 @@ const MESSAGING_BOUNDS: [f64; 14] = [0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25,
 const OVERHEAD_BOUNDS: [f64; 17] = [
     0.000_05, 0.000_1, 0.000_25, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0,
 ];
-/// Seconds, from one, as finely as senders tell, to an hour.
+/// Seconds, from one, the resolution of senders, to an hour.
 const AGE_BOUNDS: [f64; 10] = [1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 900.0, 3_600.0];
 
 /// Instruments that calls are recorded with.
@@ -116,7 +116,7 @@ pub(crate) fn observe_breakers(
     counter.with_callback(move |counter| counter.observe(trips(), &[])).build();
 }
 
-/// Registers what is looked up at each export instead of being recorded.
+/// Registers the instruments that are observed at each export instead of being recorded.
 pub(crate) fn observe(meter: &Meter, load: &Arc<Load>, bus: &watch::Receiver<BusState>, health: &Arc<ExportHealth>) {
     process::observe(meter);
     let gauge = |name: &'static str, unit: &'static str, description: &'static str| {
@@ -243,7 +243,7 @@ fn observe_by(label: &'static str, counts: [(&'static str, u64); 2], observer: &
     }
 }
 
-/// Calls `look` at each export for what the ledger keeps, of what it may keep.
+/// Calls `look` at each export for the usage and the limits of the ledger.
 pub(crate) fn observe_ledger(
     meter: &Meter,
     limits: LedgerLimits,

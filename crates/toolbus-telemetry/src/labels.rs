@@ -38,7 +38,7 @@ impl<K> Default for Labels<K> {
     }
 }
 
-/// By tool; what is about no tool is under the empty name, which no tool has.
+/// By tool; data about no tool is under the empty name, which no tool has.
 type ByTool<K> = HashMap<Box<str>, Vec<Labelled<K>>>;
 
 #[derive(Debug)]

@@ -5,7 +5,7 @@
 //!
 //! [`Exporters::start`] builds the exporters, [`logging::init`] sets up the log, which they export too,
 //! [`Exporters::telemetry`] gives the dispatcher its [`Telemetry`](toolbus_core::telemetry::Telemetry), and
-//! [`Exporters::shutdown`] exports what is left.
+//! [`Exporters::shutdown`] exports pending data.
 
 // Tests measure and spawn as they like.
 #![cfg_attr(test, allow(clippy::disallowed_methods))]

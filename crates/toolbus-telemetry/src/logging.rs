@@ -28,7 +28,7 @@ const CHATTY: [&str; 9] =
 /// `warn`, as many as those send. The bus and the MCP client crate log what an operator needs.
 const SILENT: [&str; 2] = ["lapin", "rmcp"];
 
-/// Choice of what is logged, and in which form.
+/// Choice of the logged events, and of their form.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LogSettings {
     /// Directives with commas between them: `LEVEL` or `TARGET=LEVEL`, such as `info,toolbus_core=debug`.
@@ -39,7 +39,7 @@ pub struct LogSettings {
     pub coloured: bool,
 }
 
-/// Why the log could not be set up.
+/// Reason that the log could not be set up.
 #[derive(Debug, thiserror::Error)]
 pub enum LoggingError {
     /// The filter cannot be read.
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn text_is_one_line_without_colours_unless_asked() {
+    fn text_is_one_line_without_colours_by_default() {
         let page = logged("info", LogFormat::Text, || tracing::info!(tool = "echo", "refused a call"));
         assert!(page.contains("INFO") && page.contains("refused a call") && page.contains("tool=\"echo\""), "{page}");
         assert_eq!(page.lines().count(), 1);
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn the_amqp_client_says_nothing_because_it_says_bodies() {
+    fn the_amqp_client_logs_nothing_because_it_would_log_bodies() {
         let speak = || tracing::error!(target: "lapin::returned_messages", "all of the body");
         for filter in ["info", "warn", "error", "debug,toolbus_core=trace"] {
             assert_eq!(logged(filter, LogFormat::Text, speak), "", "{filter}");
@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn audit_records_are_logged_unless_the_filter_says_otherwise() {
+    fn audit_records_are_logged_unless_the_filter_excludes_them() {
         let speak = || {
             tracing::info!(target: toolbus_core::audit::TARGET, "a tool was called");
             tracing::info!(target: "toolbus::daemon", "started");

@@ -54,7 +54,7 @@ impl<P: LogProcessor> CleanLogs<P> {
     }
 
     /// The record without secrets, with bounded texts and the trace that its event names. The name that `tracing` gives an
-    /// event is a place in the source, and left out.
+    /// event is a position in the source, and left out.
     fn clean(&self, record: &SdkLogRecord) -> SdkLogRecord {
         let mut clean = self.empty.clone();
         let observed = record.observed_timestamp().unwrap_or_else(|| self.health.clock().wall());
@@ -126,7 +126,7 @@ impl<P: LogProcessor> LogProcessor for CleanLogs<P> {
 #[derive(Debug)]
 pub(crate) struct WatchedLogs<E> {
     pub(crate) exporter: E,
-    /// Where it sends to, without credentials.
+    /// Endpoint that it sends to, without credentials.
     pub(crate) endpoint: String,
     pub(crate) health: Arc<ExportHealth>,
     pub(crate) waiting: Arc<ExportQueue>,

@@ -56,7 +56,7 @@ impl McpClientEvents for McpClientRecorder {
     }
 }
 
-/// Registers what is looked up at each export.
+/// Registers the instruments that are observed at each export.
 pub(crate) fn observe(meter: &Meter, look: impl Fn() -> McpServerCounts + Send + Sync + 'static) {
     let look = Arc::new(look);
     let (of_restarts, of_suspects, of_shadowed) = (Arc::clone(&look), Arc::clone(&look), Arc::clone(&look));
@@ -104,7 +104,7 @@ fn bounded_servers(counts: Vec<(String, u64)>) -> BTreeMap<String, u64> {
     shown
 }
 
-/// The attribute that says which server.
+/// Attribute of the server.
 const SERVER: &str = "toolbus.mcp.server";
 
 const METHODS: [&str; 5] = ["initialize", "server/discover", "tools/list", CALL, "ping"];
@@ -133,7 +133,7 @@ const ERRORS: [&str; 18] = [
 /// Combinations of a server, a tool and the closed sets that have labels of their own.
 const MAX_OWN: usize = 2_800;
 const _: () =
-    assert!(MAX_OWN + combinations(METHODS.len(), ERRORS.len()) <= MAX_SERIES, "what comes late must find room, too");
+    assert!(MAX_OWN + combinations(METHODS.len(), ERRORS.len()) <= MAX_SERIES, "late servers must find room, too");
 
 /// Values that are labelled from closed sets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -174,7 +174,7 @@ mod tests {
     use crate::labels::{Labels, OTHER};
 
     #[test]
-    fn the_counts_of_servers_that_are_too_many_are_one_sum() {
+    fn the_counts_of_servers_beyond_the_limit_are_one_sum() {
         let all = (0..MAX_SERVERS + 3).map(|number| (format!("server-{number:05}"), 2)).collect();
         let shown = bounded_servers(all);
         assert_eq!((shown.len(), shown["_other"]), (MAX_SERVERS + 1, 6));
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_server_makes_up_is_no_label() {
+    fn a_name_that_a_server_makes_up_is_no_label() {
         let kind = ClientKind::new(Some("evil/method"), "3000-01-01", "pigeon", Some("-31999"));
         assert_eq!(kind, ClientKind { method: Some(OTHER), wire: Wire::new(OTHER, OTHER), error: Some(OTHER) });
     }

@@ -79,7 +79,7 @@ impl McpServerRequest for RecordedRequest {
     }
 }
 
-/// Registers what is looked up at each export.
+/// Registers the instruments that are observed at each export.
 pub(crate) fn observe(meter: &Meter, sessions: impl Fn() -> u64 + Send + Sync + 'static) {
     let sessions = Arc::new(sessions);
     // The second is the name of version 0.1, kept for one more.
@@ -123,7 +123,7 @@ fn begin_span(
 
 impl ServerSpan {
     fn end(mut self, tool: Option<&str>, kind: RequestLabels) {
-        // What a client writes is no name of a span before it is known to be a tool's.
+        // A name from a client is part of a span's name only once it is known to be a tool's.
         if let Some(tool) = tool.map(bounded) {
             self.span.update_name(format!("{} {tool}", self.method));
             self.span.set_attribute(KeyValue::new("gen_ai.tool.name", tool.to_owned()));
@@ -173,7 +173,7 @@ const ERRORS: [&str; 15] = [
 /// Combinations of a tool and the closed sets that have labels of their own.
 const MAX_OWN: usize = 1_900;
 const _: () =
-    assert!(MAX_OWN + combinations(METHODS.len(), ERRORS.len()) <= MAX_SERIES, "what comes late must find room, too");
+    assert!(MAX_OWN + combinations(METHODS.len(), ERRORS.len()) <= MAX_SERIES, "late tools must find room, too");
 
 /// Facts of a request that are known from its beginning.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -287,11 +287,11 @@ mod tests {
     }
 
     #[test]
-    fn the_code_of_an_answer_is_told_where_it_is_an_error_of_json_rpc() {
-        let told = |error| call(error).failure().map(|label| label.value.to_string()).collect::<Vec<_>>();
-        assert_eq!(told(Some("-32602")), ["-32602", "-32602"]);
-        assert_eq!(told(Some("timeout")), ["timeout"]);
-        assert_eq!(told(Some("made up")), ["_OTHER"]);
-        assert_eq!(told(None), [""; 0]);
+    fn an_error_code_of_json_rpc_is_a_label_and_other_texts_are_not() {
+        let labels = |error| call(error).failure().map(|label| label.value.to_string()).collect::<Vec<_>>();
+        assert_eq!(labels(Some("-32602")), ["-32602", "-32602"]);
+        assert_eq!(labels(Some("timeout")), ["timeout"]);
+        assert_eq!(labels(Some("made up")), ["_OTHER"]);
+        assert_eq!(labels(None), [""; 0]);
     }
 }

@@ -7,7 +7,7 @@ use opentelemetry::KeyValue;
 use opentelemetry::metrics::Meter;
 use toolbus_protocol::bounded;
 
-/// The attribute that says which source.
+/// Attribute of the source.
 const SOURCE: &str = "tool_source";
 /// Stands for every source that is too many.
 const OTHER: &str = "_other";
@@ -66,7 +66,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sources_that_are_too_many_are_one_sum() {
+    fn sources_beyond_the_limit_are_one_sum() {
         let one = |number| QuarantinedTools { source: format!("mcp:{number:05}"), count: 1, changes: 2 };
         let shown = bounded_sources((0..MAX_SOURCES + 3).map(one).collect());
         assert_eq!((shown.len(), shown[OTHER].count, shown[OTHER].changes), (MAX_SOURCES + 1, 3, 6));

@@ -1,4 +1,4 @@
-//! The calls of the last minutes, kept in memory for operators who ask what became of one.
+//! The calls of the last minutes, kept in memory for operators.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -48,7 +48,7 @@ pub struct RecentCall {
     pub number: u64,
     /// Number of the call around it; absent for a call that no tool made.
     pub around: Option<u64>,
-    /// When its request arrived.
+    /// Arrival of its request.
     pub arrived: SystemTime,
     /// The queue that the request came from; absent for a call that no message brought.
     pub queue: Option<Arc<str>>,
@@ -68,7 +68,7 @@ pub struct RecentCall {
     pub trace_id: Option<Box<str>>,
     /// The caller's name, whether or not it is believed.
     pub caller: Arc<str>,
-    /// The tool, or the name that was asked for and that no tool has.
+    /// The tool, or the requested name that no tool has.
     pub tool: Arc<str>,
     /// Source of the tool.
     pub source: Option<Arc<str>>,
@@ -100,11 +100,11 @@ pub struct RecentPayload {
 pub struct RecentEnd {
     /// `ok`, `error`, a code of the wire, `requeued`, or `attached`: another call of its identity ran, and was replied.
     pub status: &'static str,
-    /// As metrics have it in `error.type`.
+    /// Value of `error.type` in metrics.
     pub cause: Option<&'static str>,
     /// Whether the reply is one that was given before.
     pub replayed: bool,
-    /// Whether another call of its identity ran in its place.
+    /// Whether another call of its identity ran instead.
     pub attached: bool,
     /// From the arrival to the settled delivery.
     pub total: Duration,
@@ -401,8 +401,8 @@ fn end_last(steps: &mut [RecentStep], now: Duration) {
     }
 }
 
-/// Tells the wait for a permit, with which the checks end, from the checks: of a call that ran, and of one that waited in
-/// vain.
+/// Splits the wait for a permit, with which the checks end, from the checks: of a call that ran, and of one that waited
+/// in vain.
 fn split_wait(steps: &mut Vec<RecentStep>, waited: Duration) {
     let ran = steps.iter().any(|step| step.name == "run");
     if let Some(RecentStep { name: "check", took: Some(took), .. }) = steps.first_mut()
@@ -461,7 +461,7 @@ mod tests {
     }
 
     #[test]
-    fn a_duplicate_that_was_left_to_a_call_that_ran_is_told_from_a_request_that_was_requeued() {
+    fn an_attached_duplicate_is_distinguished_from_a_requeued_request() {
         let (calls, telemetry, _) = recorded();
         let caller = Caller::unknown();
         for attached in [true, false] {
@@ -476,7 +476,7 @@ mod tests {
     }
 
     #[test]
-    fn the_time_of_a_call_is_told_by_its_steps() {
+    fn the_time_of_a_call_is_split_into_steps() {
         let (calls, telemetry, clock) = recorded();
         let (caller, tool) = (Caller::unknown(), ToolDescriptor::new("echo", "Repeats", "local"));
         let mut span = telemetry.nested(None, None);
@@ -508,7 +508,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refused_call_is_kept_with_the_name_that_it_asked_for_and_a_foreign_message_is_not() {
+    fn a_refused_call_is_kept_with_the_requested_name_and_a_foreign_message_is_not() {
         let (calls, telemetry, _) = recorded();
         let refused = CallEnd { status: Status::Refused(Code::ToolNotFound), cause: Some(Cause::UnknownTool) };
         let caller = Caller::unknown();
@@ -541,7 +541,7 @@ mod tests {
     }
 
     #[test]
-    fn payloads_are_kept_only_where_that_is_asked_for() {
+    fn payloads_are_kept_only_where_configured() {
         let output = ToolOutput::text("it is sunny");
         let call = kept(None, "{}", &output);
         assert_eq!((call.arguments, call.result), (None, None));

@@ -7,7 +7,7 @@ use opentelemetry::KeyValue;
 use opentelemetry::metrics::Meter;
 use toolbus_protocol::bounded;
 
-/// The attribute that says which set, by the source of its tools.
+/// Attribute of the set, by the source of its tools.
 const SOURCE: &str = "tool_source";
 /// Stands for every source that is too many.
 const OTHER: &str = "_other";
@@ -19,11 +19,11 @@ const MAX_SOURCES: usize = 1_000;
 pub struct RemoteSetCounts {
     /// Each phase, with the number of sets in it.
     pub phases: Vec<(&'static str, u64)>,
-    /// Source of each set whose tools are known, and seconds since the other daemon said last what it has.
+    /// Source of each set whose tools are known, and seconds since the last list of the other daemon.
     pub ages: Vec<(String, u64)>,
 }
 
-/// Registers what is looked up at each export.
+/// Registers the instruments that are observed at each export.
 pub(crate) fn observe(meter: &Meter, look: impl Fn() -> RemoteSetCounts + Send + Sync + 'static) {
     let look = Arc::new(look);
     let of_ages = Arc::clone(&look);
@@ -63,7 +63,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sources_that_are_too_many_are_one_value_the_oldest() {
+    fn sources_beyond_the_limit_are_one_value_the_oldest() {
         let ages = |count: usize| (0..count).map(|number| (format!("remote:{number:05}"), number as u64)).collect();
         let shown = bounded_ages(ages(MAX_SOURCES + 3));
         assert_eq!((shown.len(), shown[OTHER]), (MAX_SOURCES + 1, MAX_SOURCES as u64 + 2));

@@ -11,7 +11,8 @@ use crate::settings::TelemetrySettings;
 /// Attributes taken from the environment.
 const MAX_ATTRIBUTES: usize = 64;
 
-/// Who sends: the settings, over them `OTEL_RESOURCE_ATTRIBUTES`, over both `OTEL_SERVICE_NAME`.
+/// Returns the attributes of the sender: the settings, over them `OTEL_RESOURCE_ATTRIBUTES`, over both
+/// `OTEL_SERVICE_NAME`.
 pub(crate) fn resource(
     settings: &TelemetrySettings,
     environment: &Environment<'_>,

@@ -1,4 +1,4 @@
-//! Metrics in the text formats of Prometheus and OpenMetrics, for those who scrape, and the totals of calls among them.
+//! Metrics in the text formats of Prometheus and OpenMetrics, for scrapers, and the totals of calls among them.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -19,8 +19,8 @@ const DURATION: &str = "rockbot_tool_invoke_duration_milliseconds";
 const IN_FLIGHT: &str = "toolbus_calls_in_flight";
 const WAITING: &str = "toolbus_calls_waiting";
 
-/// Time for which what was read is given to further readers. Reading costs time that calls would have, and anyone who
-/// reaches the port may read as often as they like.
+/// Time for which a scrape is repeated to further readers. Reading costs time that calls would have, and any process
+/// that reaches the port may read as often as it likes.
 const KEPT: Duration = Duration::from_secs(1);
 
 /// The metrics of a process as Prometheus scrapes them.

@@ -101,7 +101,7 @@ impl ScriptInstruments {
     }
 }
 
-/// Registers what is looked up at each export.
+/// Registers the instruments that are observed at each export.
 pub(crate) fn observe(meter: &Meter, look: impl Fn() -> ScriptLoad + Send + Sync + 'static) {
     let look = Arc::new(look);
     let gauge = |name: &'static str, unit: &'static str, description: &'static str, part: fn(ScriptLoad) -> u64| {

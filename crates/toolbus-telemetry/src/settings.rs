@@ -1,4 +1,4 @@
-//! Choice of what is exported and logged, and for whom.
+//! Choice of the exported signals and logged events, with their targets.
 
 use std::str::FromStr;
 
@@ -17,15 +17,15 @@ pub struct TelemetrySettings {
     pub protocol: Protocol,
     /// Whether metrics can be scraped, whether or not they are exported.
     pub scraped: bool,
-    /// Value of `service.name`, unless the environment says otherwise.
+    /// Value of `service.name`, unless the environment sets another.
     pub service_name: String,
     /// Value of `service.version`.
     pub service_version: String,
     /// Value of `service.instance.id`: no other running daemon has it.
     pub service_instance: String,
-    /// Removes secrets from what is exported.
+    /// Removes secrets from exports.
     pub redactor: Redactor,
-    /// Measures what is recorded.
+    /// Clock of the recorded times.
     pub clock: Clock,
 }
 

@@ -25,7 +25,7 @@ const MCP: &str = "mcp";
 
 /// The trace of one call.
 pub(crate) enum Trace {
-    /// Nothing is recorded; this context goes on to tools and answers.
+    /// Nothing is recorded; this context goes on to tools and replies.
     Carried(Option<TraceContext>),
     /// The trace is sampled.
     Recorded(Box<Recorded>),
@@ -140,7 +140,7 @@ impl Trace {
         }
     }
 
-    /// Begins the span of the reply. Returns what the reply carries.
+    /// Begins the span of the reply. Returns the trace context of the reply.
     pub(crate) fn publish(&mut self, message_id: &str) -> Option<TraceContext> {
         let recorded = match self {
             Self::Carried(context) => return context.clone(),

@@ -1,4 +1,4 @@
-//! Which tools, and which agents, have labels of their own.
+//! Selection of the tools and agents that have labels of their own.
 
 use std::collections::HashMap;
 use std::sync::Arc;

@@ -44,7 +44,7 @@ impl ExportQueue {
 /// An exporter of metrics whose failures are counted.
 pub(crate) struct WatchedMetrics<E> {
     pub(crate) exporter: E,
-    /// Where it sends to, without credentials.
+    /// Endpoint that it sends to, without credentials.
     pub(crate) endpoint: String,
     pub(crate) health: Arc<ExportHealth>,
 }
@@ -72,7 +72,7 @@ impl<E: PushMetricExporter> PushMetricExporter for WatchedMetrics<E> {
 #[derive(Debug)]
 pub(crate) struct WatchedSpans<E> {
     pub(crate) exporter: E,
-    /// Where it sends to, without credentials.
+    /// Endpoint that it sends to, without credentials.
     pub(crate) endpoint: String,
     pub(crate) redactor: Redactor,
     pub(crate) health: Arc<ExportHealth>,

@@ -1,6 +1,6 @@
 //! Reading arguments that a schema has already checked.
 //!
-//! The checks here are for callers that run a tool without its schema; they answer instead of guessing.
+//! The checks here are for callers that run a tool without its schema; they return an error instead of guessing.
 
 use serde_json::{Map, Value};
 use toolbus_core::failure::ToolFailure;
@@ -20,7 +20,7 @@ pub(crate) fn optional_text<'a>(arguments: &'a Map<String, Value>, name: &str) -
     }
 }
 
-/// Returns what the caller sent, as it may be repeated in a message: short, and without control characters.
+/// Returns a text of the caller as it may be repeated in a message: short, and without control characters.
 pub(crate) fn shown(text: &str) -> String {
     format!("`{}`", toolbus_core::text::shown(text))
 }
@@ -45,7 +45,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_caller_sent_is_shown_short_and_escaped() {
+    fn arguments_of_the_caller_are_shown_short_and_escaped() {
         assert_eq!(shown("a\nb"), r"`a\nb`");
         assert_eq!(shown(&"x".repeat(100)).chars().count(), 64 + 3);
     }

@@ -1,4 +1,4 @@
-//! `echo`: answers with its argument. For trying out a bus.
+//! `echo`: returns its argument. For trying out a bus.
 
 use serde_json::json;
 use toolbus_core::failure::ToolFailure;
@@ -40,7 +40,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn it_answers_with_its_text_unchanged() {
+    async fn it_returns_its_text_unchanged() {
         for text in ["", "hello", "ä\u{0}\n{text}"] {
             assert_eq!(run(&tool(), json!({"text": text})).await, Ok(ToolOutput::text(text)));
         }

@@ -2,7 +2,7 @@
 //!
 //! * [`rest`]: HTTP endpoints from the configuration, each a tool.
 //! * [`time`]: the time in any time zone.
-//! * [`echo`]: answers with its argument.
+//! * [`echo`]: returns its argument.
 //!
 //! Every module gives [`Tool`](toolbus_core::tool::Tool)s to register; [`rest`] has the section of the configuration that
 //! declares its endpoints.

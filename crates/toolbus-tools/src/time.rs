@@ -151,13 +151,13 @@ impl Zones {
                 .to_owned();
         }
         let region = name.split_once('/').map(|(region, _)| region.to_ascii_lowercase());
-        let is_place = |zone: &String| {
+        let is_city = |zone: &String| {
             zone.split_once('/').is_some_and(|(of_zone, _)| {
                 of_zone != "Etc" && region.as_ref().is_none_or(|region| of_zone.eq_ignore_ascii_case(region))
             })
         };
-        let places = self.database.available().map(|zone| zone.to_string()).filter(is_place);
-        let mut near = nearest(name, places, SUGGESTIONS);
+        let cities = self.database.available().map(|zone| zone.to_string()).filter(is_city);
+        let mut near = nearest(name, cities, SUGGESTIONS);
         let now = present(self.clock);
         let offset = |zone: &String| self.database.get(zone).ok().map(|zone| zone.to_offset(now));
         let likest = near.first().and_then(offset);
@@ -260,7 +260,7 @@ fn time_of_day(text: &str) -> Option<Time> {
     text.bytes().all(|byte| byte.is_ascii_digit() || matches!(byte, b':' | b'.')).then(|| text.parse().ok()).flatten()
 }
 
-/// Says what was done about a local time that does not exist or exists twice.
+/// Returns a note on a local time that does not exist or exists twice.
 fn note(local: DateTime, offset: AmbiguousOffset, zone: &TimeZone) -> Option<String> {
     let zone = zone.iana_name().unwrap_or("UTC");
     match offset {
@@ -305,7 +305,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn without_a_zone_the_time_is_told_in_utc() {
+    async fn without_a_zone_the_time_is_in_utc() {
         let expected = json!({
             "datetime": "2026-07-01T12:00:00+00:00", "timezone": "UTC", "utc_offset": "+00:00",
             "weekday": "Wednesday", "is_dst": false,
@@ -315,7 +315,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_time_is_told_in_the_zone_asked_for() {
+    async fn the_time_is_in_the_requested_zone() {
         let expected = json!({
             "datetime": "2026-07-01T14:00:00+02:00", "timezone": "Europe/Berlin", "utc_offset": "+02:00",
             "weekday": "Wednesday", "is_dst": true,
@@ -411,7 +411,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_time_that_does_not_exist_is_moved_forward_and_that_is_said() {
+    async fn a_nonexistent_time_is_moved_forward_with_a_note() {
         let result = convert("2026-03-29 02:30", "Europe/Berlin", "UTC").await.unwrap();
         assert_eq!(result["source"]["datetime"], "2026-03-29T03:30:00+02:00");
         let note = result["note"].as_str().unwrap();
@@ -419,7 +419,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn of_a_time_that_occurs_twice_the_earlier_is_taken_and_that_is_said() {
+    async fn of_a_time_that_occurs_twice_the_earlier_is_taken_with_a_note() {
         let result = convert("2026-10-25T02:30:00", "Europe/Berlin", "UTC").await.unwrap();
         assert_eq!(result["target"]["datetime"], "2026-10-25T00:30:00+00:00");
         let note = result["note"].as_str().unwrap();

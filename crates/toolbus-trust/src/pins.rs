@@ -1,7 +1,7 @@
 //! Pins: the recorded definitions of tools, so that a definition cannot change unnoticed.
 //!
-//! [`Pins`] compares the present tools with a file, and quarantines those that differ, if the level of their source says
-//! so. The first definitions of a source are its pins.
+//! [`Pins`] compares the present tools with a file, and quarantines those that differ, if the level of their source
+//! requires it. The first definitions of a source are its pins.
 
 mod definition;
 mod diff;
@@ -48,11 +48,11 @@ struct PinsInner {
     /// Held while the file is used.
     filing: Mutex<()>,
     unsaved: Notify,
-    /// Why the last use of the file failed.
+    /// Reason that the last use of the file failed.
     problem: Mutex<Option<String>>,
 }
 
-/// Why nothing was approved.
+/// Reason that nothing was approved.
 #[derive(Debug, thiserror::Error)]
 pub enum ApproveError {
     /// There is nothing to approve, or something else than was shown.
@@ -98,7 +98,7 @@ impl Pins {
         Ok(Self { shared: Arc::new(shared) })
     }
 
-    /// Checks a file without writing it; `is_needed` says whether the rules quarantine tools, so that it must be written.
+    /// Checks a file without writing it; `is_needed` if the rules quarantine tools, so that it must be written.
     ///
     /// # Errors
     ///
@@ -126,7 +126,7 @@ impl Pins {
         self.shared.unsaved.notified().await;
     }
 
-    /// Why the last use of the file failed; `None` if it succeeded.
+    /// Reason that the last use of the file failed; `None` if it succeeded.
     #[must_use]
     pub fn problem(&self) -> Option<String> {
         self.shared.problem.lock().clone()

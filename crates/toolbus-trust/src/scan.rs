@@ -24,7 +24,7 @@ use crate::text::Removed;
 /// Most findings of one tool that are reported.
 const MAX_FINDINGS: usize = 8;
 
-/// Looks for what the rules say. Made once, for all scans; a clone shares them.
+/// Searches texts by rules. Made once, for all scans; a clone shares them.
 #[derive(Debug, Clone)]
 pub struct Scanner(Arc<RuleSet>);
 
@@ -44,19 +44,19 @@ impl Scanner {
         RuleSet::parse(include_str!("scan/rules.toml")).map(|rules| Self(Arc::new(rules)))
     }
 
-    /// Why a tool is suspect; empty when nothing was found. `removed` is what cleaning its texts took out.
+    /// Reasons that a tool is suspect; empty when nothing was found. `removed` is what cleaning its texts took out.
     #[must_use]
     pub fn tool(&self, tool: &ToolDescriptor, removed: &Removed) -> Arc<[Suspicion]> {
         self.scan(&ToolTexts(tool), removed)
     }
 
-    /// Why texts that belong together are suspect, such as what a server says of itself, each with a name for its place.
+    /// Reasons that related texts are suspect, such as a server's descriptions, each with the name of its path.
     #[must_use]
     pub fn texts(&self, texts: &[(&str, &str)], removed: &Removed) -> Arc<[Suspicion]> {
         self.scan(&texts, removed)
     }
 
-    /// Why a rule is there, by its id.
+    /// Purpose of a rule, by its id.
     #[must_use]
     pub fn why(&self, rule: &str) -> Option<&str> {
         self.0.why(rule)
@@ -66,7 +66,7 @@ impl Scanner {
         let haystack = Haystack::of(texts);
         let mut findings = Vec::new();
         for (rule, at) in self.0.matches(haystack.bytes()) {
-            let (place, excerpt) = haystack.told(texts, at);
+            let (place, excerpt) = haystack.located(texts, at);
             findings.push(Finding::new(&rule.id, rule.weight, place, excerpt));
         }
         self.check(&haystack, texts, removed, &mut findings);
@@ -87,10 +87,10 @@ impl Scanner {
                 CheckKind::FarAway => haystack.far_away(texts),
                 CheckKind::LeftOut => haystack.left_out(texts),
                 CheckKind::Encoded => encoded::decoded(texts).find_map(|decoded| {
-                    let says =
+                    let is_suspect =
                         |text: &str| self.0.matches(text.as_bytes()).any(|(rule, _)| rule.weight == Weight::High);
-                    let told = normal::of(&decoded.text);
-                    says(&told).then(|| (decoded.place, haystack::shortened(&told)))
+                    let normal = normal::of(&decoded.text);
+                    is_suspect(&normal).then(|| (decoded.place, haystack::shortened(&normal)))
                 }),
             };
             if let Some((place, excerpt)) = found {

@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 
 use crate::text::{self, Removed};
 
-/// Longest prose of a schema, in bytes, as of a tool's description; what is beyond is cut.
+/// Longest prose of a schema, in bytes, as of a tool's description; the rest is cut.
 const MAX_PROSE: usize = 8 * 1024;
 /// Longest title, in bytes.
 const MAX_TITLE: usize = 256;
@@ -56,7 +56,7 @@ fn clean_keywords(keywords: &mut Map<String, Value>, depth: usize, removed: &mut
     }
 }
 
-/// Whether what has a name is a schema: names in the place of one are what properties depend on.
+/// Whether the value of a name is a schema: names instead of one are what properties depend on.
 const fn is_schema(value: &Value) -> bool {
     matches!(value, Value::Object(_))
 }
@@ -89,7 +89,7 @@ impl Keyword {
     }
 }
 
-/// Whether this is a keyword of JSON Schema, which says nothing by itself.
+/// Whether this is a keyword of JSON Schema, which is no sign by itself.
 fn is_known(keyword: &str) -> bool {
     matches!(
         keyword,
@@ -153,10 +153,10 @@ pub(crate) enum TextRole {
     Value,
 }
 
-/// Where a text is.
+/// Path of a text.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct TextPath<'a> {
-    /// Path of what the text is in.
+    /// Path of the parent of the text.
     pub(crate) within: Option<&'a TextPath<'a>>,
     /// Name of the text in what encloses it.
     pub(crate) step: &'a str,
@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn prose_is_cleaned_at_every_depth_and_under_keywords_that_nobody_knows() {
+    fn prose_is_cleaned_at_every_depth_and_under_unknown_keywords() {
         let mut schema = json!({
             "title": "A\u{200b}",
             "properties": {"a": {"anyOf": [{"items": {"description": "B\u{202e}", "x-hint": "C\u{1b}"}}]}},
@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn what_validates_stays_as_it_is() {
+    fn keywords_that_validate_stay_unchanged() {
         let schema = json!({
             "type": "object",
             "required": ["a\u{200b}"],
@@ -325,14 +325,14 @@ mod tests {
     }
 
     #[test]
-    fn prose_that_only_loses_space_at_its_ends_is_no_news() {
+    fn prose_that_only_loses_outer_space_is_unchanged() {
         let mut schema = json!({"description": " a \n"});
         assert!(clean(&mut schema).is_empty());
         assert_eq!(schema, json!({"description": "a"}));
     }
 
     #[test]
-    fn every_text_is_visited_with_its_place() {
+    fn every_text_is_visited_with_its_path() {
         let schema = json!({
             "type": "object",
             "properties": {"a": {"title": "T", "enum": ["x", {"k": "v"}], "default": "d"}},
@@ -358,7 +358,7 @@ mod tests {
         for _ in 0..300 {
             schema = json!({"not": [schema]});
         }
-        assert!(clean(&mut schema).is_empty(), "what is too deep is left to others");
+        assert!(clean(&mut schema).is_empty(), "deeper levels are left to others");
         assert!(texts(&schema).len() < 200);
     }
 }

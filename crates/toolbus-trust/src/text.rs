@@ -52,11 +52,11 @@ pub fn clean(text: &str, limit: usize) -> Cleaned<'_> {
     let mut walk = CharWalk::new(text);
     while let Some((at, kind)) = walk.next() {
         match kind {
-            // What was removed before it made it the first.
+            // Removed characters may have made it the first.
             CharKind::Kept(c) if kept.is_empty() && c.is_whitespace() => {}
             CharKind::Kept(c) if kept.len() + c.len_utf8() > limit => {
                 removed.cut = text.len() - at;
-                // What joins two characters has lost one of them.
+                // A joiner has lost one of its characters.
                 kept.truncate(kept.trim_end_matches(|c: char| c.is_whitespace() || joins_two(c)).len());
                 kept.push('…');
                 return Cleaned { text: Cow::Owned(kept), removed };
@@ -65,7 +65,7 @@ pub fn clean(text: &str, limit: usize) -> Cleaned<'_> {
             other => removed.count(other),
         }
     }
-    // What was removed after it made it the last.
+    // Removed characters may have made spaces the last.
     kept.truncate(kept.trim_end().len());
     Cleaned { text: Cow::Owned(kept), removed }
 }
@@ -139,7 +139,7 @@ impl Removed {
         self.control + self.bidirectional + self.invisible
     }
 
-    /// Adds what was removed from another text.
+    /// Adds the counts of another text.
     pub const fn add(&mut self, other: &Self) {
         self.control += other.control;
         self.bidirectional += other.bidirectional;
@@ -186,7 +186,7 @@ impl fmt::Display for Removed {
     }
 }
 
-/// A character, in its place.
+/// A character at its position.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum CharKind {
     /// Stays, perhaps as another.
@@ -208,7 +208,7 @@ enum CharKind {
     },
 }
 
-/// Goes through a text, and knows what was before.
+/// Iterates over a text, with the context of each character.
 struct CharWalk<'a> {
     text: &'a str,
     rest: Peekable<CharIndices<'a>>,
@@ -216,7 +216,7 @@ struct CharWalk<'a> {
     last: Option<char>,
     /// Whether the last character was a variation selector.
     after_selector: bool,
-    /// Where a flag's tags end, while they go on.
+    /// Position at which a flag's tags end, while they go on.
     flag_until: usize,
     /// Whether any of the text is written from right to left; `None` until that matters.
     from_right: Option<bool>,
@@ -234,12 +234,12 @@ impl<'a> CharWalk<'a> {
         Self { text, rest, last: None, after_selector: false, flag_until: 0, from_right: None }
     }
 
-    /// Whether any of the text is written from right to left, so that it needs marks for what is not.
+    /// Whether any of the text is written from right to left, so that the rest needs marks.
     fn is_from_right(&mut self) -> bool {
         *self.from_right.get_or_insert_with(|| self.text.chars().any(is_written_from_right))
     }
 
-    /// The next character, with the place where it begins.
+    /// The next character, with the position where it begins.
     fn next(&mut self) -> Option<(usize, CharKind)> {
         let (at, c) = self.rest.next()?;
         // Two characters that are one line break.
@@ -421,7 +421,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_removed_is_counted_by_kind_and_what_is_no_accident_apart() {
+    fn removed_characters_are_counted_by_kind_and_deliberate_ones_apart() {
         let none = Removed::default();
         for (text, left, removed) in [
             // Joiners between letters that never join, also twice in a row or at the start.
@@ -478,7 +478,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_text_is_cut_between_characters_and_says_how_much_is_missing() {
+    fn a_long_text_is_cut_between_characters_with_the_missing_size() {
         let Cleaned { text, removed } = clean("äöü", 4);
         assert_eq!((&*text, removed.cut), ("äö…", 2));
         assert_eq!(clean("abc", 3).removed.cut, 0);
@@ -486,12 +486,12 @@ mod tests {
     }
 
     #[test]
-    fn what_was_removed_is_told_by_kind() {
-        let told = |removed: Removed| removed.to_string();
-        insta::assert_snapshot!(told(Removed::default()), @"nothing");
-        insta::assert_snapshot!(told(Removed { invisible: 1, ..Removed::default() }), @"1 invisible character");
+    fn removed_characters_are_listed_by_kind() {
+        let listed = |removed: Removed| removed.to_string();
+        insta::assert_snapshot!(listed(Removed::default()), @"nothing");
+        insta::assert_snapshot!(listed(Removed { invisible: 1, ..Removed::default() }), @"1 invisible character");
         insta::assert_snapshot!(
-            told(Removed { control: 2, bidirectional: 1, invisible: 0, cut: 300, deliberate: 1 }),
+            listed(Removed { control: 2, bidirectional: 1, invisible: 0, cut: 300, deliberate: 1 }),
             @"2 control characters, 1 bidirectional character, 300 bytes cut"
         );
     }
@@ -516,7 +516,7 @@ mod tests {
         }
 
         #[test]
-        fn what_is_left_has_nothing_to_remove(text in "[a-z\\x00-\\x1f\\u{200b}-\\u{206f}\\u{e0000}-\\u{e01ef}\\u{fe00}-\\u{fe0f}می👩🏴]{0,60}") {
+        fn cleaned_text_has_nothing_to_remove(text in "[a-z\\x00-\\x1f\\u{200b}-\\u{206f}\\u{e0000}-\\u{e01ef}\\u{fe00}-\\u{fe0f}می👩🏴]{0,60}") {
             prop_assert!(unseen(&clean(&text, 1000).text).is_empty());
         }
     }

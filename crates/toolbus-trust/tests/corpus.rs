@@ -1,8 +1,8 @@
-//! Accuracy with which the scan tells poisoned definitions from others.
+//! Accuracy with which the scan distinguishes poisoned definitions from others.
 //!
 //! `corpus/benign.jsonl` and `corpus/poisoned.jsonl` are what the rules were made with. `corpus/held-….jsonl` were
 //! written before there was any rule, and no rule was changed for them: their figures are the ones to believe. The figures
-//! here are exact, so that a rule that changes one in either direction is noticed; `docs/trust.md` tells them.
+//! here are exact, so that a rule that changes one in either direction is noticed; `docs/trust.md` lists them.
 
 #![expect(clippy::unwrap_used, reason = "a corpus that cannot be read should fail")]
 
@@ -61,13 +61,13 @@ fn judge(file: &str, should_be_suspect: bool) -> Figures {
     Figures { entries: entries.len(), suspect, wrong }
 }
 
-fn told(figures: &Figures) -> String {
+fn report(figures: &Figures) -> String {
     format!("{} of {} suspect; wrong: {:#?}", figures.suspect, figures.entries, figures.wrong)
 }
 
 #[test]
 fn benign_definitions_that_rules_were_made_with() {
-    insta::assert_snapshot!(told(&judge("benign", false)), @r#"
+    insta::assert_snapshot!(report(&judge("benign", false)), @r#"
     1 of 131 suspect; wrong: [
         "security injection-corpus: override",
     ]
@@ -76,7 +76,7 @@ fn benign_definitions_that_rules_were_made_with() {
 
 #[test]
 fn poisoned_definitions_that_rules_were_made_with() {
-    insta::assert_snapshot!(told(&judge("poisoned", true)), @r#"
+    insta::assert_snapshot!(report(&judge("poisoned", true)), @r#"
     87 of 88 suspect; wrong: [
         "imitation assistant-turn",
     ]
@@ -85,7 +85,7 @@ fn poisoned_definitions_that_rules_were_made_with() {
 
 #[test]
 fn benign_definitions_that_no_rule_was_made_with() {
-    insta::assert_snapshot!(told(&judge("held-benign", false)), @r#"
+    insta::assert_snapshot!(report(&judge("held-benign", false)), @r#"
     2 of 62 suspect; wrong: [
         "security prompt-check: override, conversation",
         "ops long-operations: conceal",
@@ -95,7 +95,7 @@ fn benign_definitions_that_no_rule_was_made_with() {
 
 #[test]
 fn poisoned_definitions_that_no_rule_was_made_with() {
-    insta::assert_snapshot!(told(&judge("held-poisoned", true)), @r#"
+    insta::assert_snapshot!(report(&judge("held-poisoned", true)), @r#"
     23 of 36 suspect; wrong: [
         "shadow trivia-rewires-chat",
         "shadow formatter-copies-everything",

@@ -135,11 +135,11 @@ enum BrowseError {
     Page(#[from] PageError),
 }
 
-/// A page that is asked for.
+/// A page that a caller requests.
 struct PageRequest<'a> {
     url: &'a Url,
     mode: BrowseMode,
-    /// Whose slots and turns it takes.
+    /// Owner of the slots and turns that it takes.
     owner: Arc<str>,
     turns: &'a Turns,
     until: Instant,
@@ -154,7 +154,7 @@ impl BrowseExecutor {
         notes: &mut Vec<String>,
     ) -> Result<PageText, BrowseError> {
         let PageRequest { url, mode, owner, until, .. } = request;
-        // Before GitHub's API is asked about a page that its host may not give.
+        // Before a request to GitHub's API for a page whose host is refused.
         self.fetcher.egress().rules().check_url(url, lists).map_err(FetchError::Refused)?;
         if *mode != BrowseMode::Raw && GitHub::has(url) {
             let _slot = request.within(self.fetcher.slot(owner)).await?;
@@ -193,7 +193,7 @@ impl BrowseExecutor {
         self.work(request, move |_| Ok(converted)).await
     }
 
-    /// Makes text in a turn, however small the page is: what it costs is not known by its size. Then cleans and scans it.
+    /// Makes text in a turn, however small the page is: its size does not show the cost. Then cleans and scans it.
     async fn work(
         &self,
         request: &PageRequest<'_>,
@@ -208,7 +208,7 @@ impl BrowseExecutor {
         Ok(made.map_err(|_| FetchError::Timeout)??)
     }
 
-    /// Returns what the caller reads of a failure. Failures of sites are results: they say nothing of the tool.
+    /// Returns a failure as the caller reads it. Failures of sites are results: they are not the tool's.
     fn failed(&self, error: &FetchError, notes: &[String]) -> Result<ToolOutput, ToolFailure> {
         match error {
             FetchError::Refused(_) | FetchError::RefusedAfterRedirect(_) | FetchError::Robots(_) => {
@@ -259,7 +259,7 @@ impl PageText {
     }
 }
 
-/// Removes what a reader of the page does not see, and marks what is suspect: the page as a whole, and each paragraph.
+/// Removes invisible text, and marks suspect text: the page as a whole, and each paragraph.
 fn cleaned(page: PageText, scanner: &Scanner) -> PageText {
     let title = text::clean(&page.title, MAX_URL);
     let body = text::clean(&page.text, MAX_TEXT);
@@ -362,7 +362,7 @@ fn not_allowed(error: &FetchError) -> ToolFailure {
     ToolFailure::new(Cause::NotAllowed, format!("The page cannot be read: {error}.{hint}"))
 }
 
-/// Whether a page is not where it was asked for.
+/// Whether a page came from another address than the requested one.
 fn is_elsewhere(url: &Url, page: &RawPage) -> bool {
     let bare = |url: &Url| {
         let mut url = url.clone();

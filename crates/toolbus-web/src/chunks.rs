@@ -18,7 +18,7 @@ const DIGEST: usize = 10;
 /// Longest title before a table, in characters.
 const MAX_TITLE: usize = 200;
 
-/// When pages are split, and how their chunks are kept.
+/// Limits by which pages are split, and the memory of their chunks.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ChunkSettings {
     /// Length above which a page is split, in characters.
@@ -30,7 +30,7 @@ pub(crate) struct ChunkSettings {
 }
 
 impl ChunkSettings {
-    /// The rule for a page that was asked for under this address.
+    /// The rule for a page that was requested under this address.
     pub(crate) fn rule(self, url: &Url, mode: BrowseMode, page: &PageText) -> SplitRule {
         let Self { threshold, max, ttl } = self;
         let name = if page.title.is_empty() { url.as_str() } else { &page.title };

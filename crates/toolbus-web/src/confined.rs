@@ -53,7 +53,7 @@ struct Order {
     milliseconds: u64,
 }
 
-/// Converts a page if the arguments (with the program's name first) say so; `None` otherwise.
+/// Converts a page if the arguments (with the program's name first) request it; `None` otherwise.
 ///
 /// Must be called in `main`, while the process has one thread.
 #[must_use]
@@ -347,7 +347,7 @@ pub(crate) mod tests {
     }
 
     #[tokio::test]
-    async fn one_that_takes_too_much_memory_or_time_is_ended() {
+    async fn a_process_that_takes_too_much_memory_or_time_is_killed() {
         let bomb = bomb();
         // Each form is drawn 20 times by the one before.
         let forms: Vec<String> = (6..26)

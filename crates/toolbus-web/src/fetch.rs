@@ -50,25 +50,25 @@ pub(crate) struct Fetcher {
 #[derive(Debug)]
 pub(crate) struct FetchedPage {
     pub(crate) page: RawPage,
-    /// Whether the page was kept, and its site has said that it is unchanged.
+    /// Whether the page was kept, and its site has responded that it is unchanged.
     pub(crate) is_unchanged: bool,
-    /// Held while the page, or what is made of it, is in memory; absent for a small page.
+    /// Held while the page, or its Markdown, is in memory; absent for a small page.
     pub(crate) slot: Option<Slot>,
 }
 
-/// Why there is no page.
+/// Reason that there is no page.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum FetchError {
     /// The rules refuse it.
     #[error("{0}")]
     Refused(Refusal),
-    /// The rules refuse what it redirects to.
+    /// The rules refuse the target of its redirect.
     #[error("it redirects to an address that may not be reached: {0}")]
     RefusedAfterRedirect(Refusal),
     /// `robots.txt` refuses it.
     #[error("the robots.txt of `{0}` does not allow this page to automatic readers")]
     Robots(String),
-    /// The host was asked too recently.
+    /// The last request to the host is too recent.
     #[error("requests to `{host}` are spaced, and the next one is too late for this call")]
     Spaced { host: String, wait: Duration },
     /// Too many redirects, or a loop.
@@ -132,7 +132,7 @@ impl Fetcher {
         let mut url = url.clone();
         for followed in 0..=self.max_redirects {
             let is_first = followed == 0;
-            // Before anything waits or is asked for it.
+            // Before anything waits or is sent for it.
             let target = self.egress.rules().check_url(&url, lists).map_err(|refusal| refused(refusal, is_first))?;
             if let Some(robots) = &self.robots {
                 let allowed = robots.allows(&self.egress, &url, lists);
@@ -216,7 +216,7 @@ impl FetchError {
         }
     }
 
-    /// Why the egress rules refused it, if they did.
+    /// Refusal of the egress rules, if it is one.
     pub(crate) const fn refusal(&self) -> Option<&Refusal> {
         match self {
             Self::Refused(refusal) | Self::RefusedAfterRedirect(refusal) => Some(refusal),
@@ -244,7 +244,7 @@ async fn within<T>(until: Instant, task: impl Future<Output = T>) -> Result<T, F
     tokio::time::timeout_at(until.into(), task).await.map_err(|_| FetchError::Timeout)
 }
 
-/// Returns the time that a server asks to wait: seconds, or until a date.
+/// Returns the time that a server requests to wait: seconds, or until a date.
 pub(crate) fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     let value = headers.get(RETRY_AFTER)?.to_str().ok()?.trim();
     if let Ok(seconds) = value.parse() {

@@ -23,7 +23,7 @@ const MAX_BRANCH_PARTS: usize = 4;
 const PER_PAGE: usize = 100;
 /// Most bytes of one response.
 const MAX_RESPONSE: usize = 8 << 20;
-/// Longest time for one response; the page is read instead when the API does not answer.
+/// Longest time for one response; the page is read instead when the API does not respond.
 const TIMEOUT: Duration = Duration::from_secs(10);
 const JSON: &str = "application/vnd.github+json";
 const RAW: &str = "application/vnd.github.raw+json";
@@ -62,7 +62,7 @@ pub(crate) enum GitHubReply {
 enum ApiError {
     /// There is nothing of the kind, or it is not given.
     Absent,
-    /// As [`GitHubReply::Limited`].
+    /// Counterpart of [`GitHubReply::Limited`].
     Limited(Option<i64>),
 }
 

@@ -41,7 +41,7 @@ pub struct HtmlLimits {
     depth: u32,
     /// Most nodes.
     nodes: usize,
-    /// When to stop.
+    /// Time to stop.
     until: Instant,
     /// Most bytes of Markdown.
     output: usize,
@@ -54,7 +54,7 @@ impl HtmlLimits {
         Self { depth: MAX_DEPTH, nodes: MAX_NODES, until: Clock::SYSTEM.now() + time, output }
     }
 
-    /// When to stop.
+    /// Time to stop.
     pub(crate) const fn until(&self) -> Instant {
         self.until
     }
@@ -118,7 +118,7 @@ pub fn convert(html: &str, url: &Url, part: PagePart, limits: &HtmlLimits) -> Co
     Converted { title, markdown, needs_scripts, is_cut: dom.is_cut || choice.is_short() || is_short, notes }
 }
 
-/// Narrows what is written to the section that the address names.
+/// Narrows the text to the section that the address names.
 fn narrowed(dom: &Dom, url: &Url, choice: &mut ArticleChoice) -> Option<String> {
     let fragment = url.fragment().filter(|fragment| !fragment.is_empty() && !fragment.starts_with(":~:"))?;
     let fragment = percent_encoding::percent_decode_str(fragment).decode_utf8_lossy();

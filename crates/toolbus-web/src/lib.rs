@@ -2,10 +2,10 @@
 //!
 //! [`tools`] makes `web_browse`, and `web_search` where a search engine is configured. A page goes this way:
 //!
-//! 1. `fetch` asks for it, through the egress rules of `toolbus-outbound`, redirect by redirect. `github` reads what is at
+//! 1. `fetch` requests it, through the egress rules of `toolbus-outbound`, redirect by redirect. `github` reads pages of
 //!    GitHub by its API instead.
-//! 2. [`page`] finds out what it is, and decodes it. [`html`] turns HTML into Markdown.
-//! 3. `browse` cleans the text, and says what is suspect in it.
+//! 2. [`page`] determines its type, and decodes it. [`html`] turns HTML into Markdown.
+//! 3. `browse` cleans the text, and marks suspect parts of it.
 //!
 //! Conversions run beside the runtime's workers, a few at a time, each with limits of time, depth and size; those of
 //! hostile formats and large pages run in confined processes (`confined`).
@@ -49,7 +49,7 @@ pub const BROWSE_GUIDE: &str = include_str!("browse_guide.md");
 /// Time that is left of a call for its reply.
 const MARGIN: Duration = Duration::from_millis(100);
 
-/// Why there are no web tools.
+/// Reason that there are no web tools.
 #[derive(Debug, thiserror::Error)]
 pub enum WebError {
     /// No HTTP client.
@@ -63,7 +63,7 @@ pub enum WebError {
     Scan(#[from] RulesError),
 }
 
-/// The web tools of a configuration. `lookup` replaces the system's lookup of names; `events` are told of each page and query.
+/// The web tools of a configuration. `lookup` replaces the system's name lookup; `events` receives each page and query.
 ///
 /// # Errors
 ///

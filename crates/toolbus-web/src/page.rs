@@ -34,7 +34,7 @@ pub enum BrowseMode {
 /// A page as it was received.
 #[derive(Debug, Clone)]
 pub struct RawPage {
-    /// Where it came from, after redirects.
+    /// Address that it came from, after redirects.
     pub url: Url,
     /// The header `Content-Type`; empty if there was none.
     pub content_type: String,
@@ -55,7 +55,7 @@ pub struct PageText {
     pub notes: Vec<String>,
 }
 
-/// Why a page has no text.
+/// Reason that a page has no text.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
 pub enum PageError {
     /// Another type.

@@ -1,4 +1,4 @@
-//! `web_search`: search engines, asked in order of preference.
+//! `web_search`: search engines, queried in order of preference.
 
 mod engine;
 mod executor;

@@ -6,7 +6,7 @@ use std::sync::{Arc, Weak};
 use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// Slots in the order in which they are asked for. An owner waits for its own first, so that it is never more than
+/// Slots, granted in the order of their requests. An owner waits for its own first, so that it is never more than
 /// `of_owner` times ahead of another.
 #[derive(Debug)]
 pub(crate) struct FairSlots {

@@ -73,7 +73,7 @@ async fn error(tool: &Tool, arguments: Value) -> String {
     output.content.unwrap()
 }
 
-/// Resolves names as a table says, and no others.
+/// Resolves the names of a table, and no others.
 fn names(table: &'static [(&'static str, &'static str)]) -> HostLookup {
     Arc::new(move |host| {
         let found: Vec<IpAddr> =

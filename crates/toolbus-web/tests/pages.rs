@@ -21,7 +21,7 @@ fn kept(extension: &str) -> Vec<PathBuf> {
     files.filter(|path| path.extension().is_some_and(|found| found == extension)).collect()
 }
 
-/// A page as a server sends it that says nothing of its charset.
+/// A page as a server sends it that declares no charset.
 fn text_of(body: Vec<u8>) -> String {
     let url = Url::parse("https://site.example/docs/page.html").unwrap();
     let page = RawPage { url, content_type: "text/html".to_owned(), body, is_cut: false };
@@ -40,7 +40,7 @@ fn each_kept_page_becomes_its_markdown() {
             std::fs::write(&kept, &found).unwrap();
         }
         let expected = std::fs::read_to_string(&kept).unwrap();
-        assert!(found == expected, "{} differs from what it becomes:\n{found}", kept.display());
+        assert!(found == expected, "{} differs from its conversion:\n{found}", kept.display());
     }
 }
 

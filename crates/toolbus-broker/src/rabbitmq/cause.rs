@@ -8,7 +8,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use toolbus_bus::with_dates;
 
-/// Longest wait for what listens somewhere to show what it is.
+/// Longest wait for the first bytes of a listener of unknown protocol.
 const LOOK_TIME: Duration = Duration::from_secs(2);
 /// Bytes that begin AMQP 0-9-1, and end a request to servers that wait for lines.
 const GREETING: &[u8] = b"AMQP\x00\x00\x09\x01\r\n\r\n";
@@ -47,7 +47,7 @@ pub(super) fn refusal(error: &Error) -> Option<String> {
     matches!(code(error)?, ACCESS_REFUSED | NOT_FOUND | PRECONDITION_FAILED).then(|| words(error))
 }
 
-/// Why a connection could not be opened.
+/// Reason that a connection could not be opened.
 pub(super) fn connecting(error: &Error) -> String {
     match code(error) {
         Some(ACCESS_REFUSED) => {
@@ -80,7 +80,7 @@ fn with_key(words: String) -> String {
     format!("{words}: {advice}")
 }
 
-/// Returns what listens there instead of what the URL says, and what to change: the client itself tells of frames or
+/// Returns what listens there instead of a broker of the URL, and what to change: the client itself reports frames or
 /// records that it cannot read.
 pub(super) async fn other_protocol(uri: &AMQPUri) -> Option<String> {
     let authority = &uri.authority;

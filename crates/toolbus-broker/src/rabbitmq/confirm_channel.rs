@@ -40,7 +40,7 @@ const PULSE: Duration = Duration::from_secs(1);
 /// Longest wait for a channel to be opened.
 const OPEN_TIME: Duration = Duration::from_secs(10);
 
-/// Why a message was not confirmed.
+/// Reason that a message was not confirmed.
 pub(super) enum PublishFailure {
     Amqp(Error),
     /// The broker's own verdict on this message; the channel goes on.
@@ -107,7 +107,7 @@ struct Publish {
     verdict: oneshot::Sender<Result<Routing, PublishFailure>>,
 }
 
-/// Properties that tell one message from another when it is returned.
+/// Properties that distinguish one message from another when it is returned.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct ConfirmKey {
     exchange: ShortString,
@@ -270,7 +270,7 @@ impl PendingConfirms {
             }
         }
         if self.under_way.is_empty() {
-            // What is left belongs to publishes that failed otherwise.
+            // The remaining ones belong to publishes that failed otherwise.
             self.returned.clear();
         }
     }

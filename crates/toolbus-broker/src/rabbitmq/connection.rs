@@ -26,7 +26,7 @@ use super::topology::{self, TopologyError};
 
 /// Longest time for name, TCP, TLS and login together.
 const CONNECT_TIME: Duration = Duration::from_secs(10);
-/// Longest wait for the broker's answer to an orderly close.
+/// Longest wait for the broker's response to an orderly close.
 const CLOSE_TIME: Duration = Duration::from_secs(3);
 /// Time between two looks at a connection, in case its loss was not announced.
 const PULSE: Duration = Duration::from_secs(1);
@@ -132,7 +132,7 @@ impl ConnectionSupervisor {
                     let connection = Arc::new(connection);
                     info!(role = %self.kind, broker = host, "connected to the broker");
                     self.state.opened(self.kind);
-                    // What the one before carried may have been noted after its loss.
+                    // Traffic of the previous connection may have been noted after its loss.
                     self.carried.store(false, Ordering::Relaxed);
                     *self.ended.lock() = CancellationToken::new();
                     self.connection.send_replace(Some(connection.clone()));
@@ -327,7 +327,7 @@ impl Attempts {
         Self { span, count: 0 }
     }
 
-    /// Ends the span. `error` says why there is no connection.
+    /// Ends the span. `error` is the reason that there is no connection.
     fn end(&mut self, error: Option<&str>) {
         let span = std::mem::replace(&mut self.span, Span::none());
         span.record("toolbus.broker.attempts", lifecycle::count(self.count));
@@ -363,7 +363,7 @@ impl Backoff {
         Self { waits }
     }
 
-    /// The wait before the next attempt. After what was healthy, the waits start from the shortest again.
+    /// The wait before the next attempt. After a healthy connection, the waits start from the shortest again.
     pub(super) fn after(&mut self, was_healthy: bool) -> Duration {
         if was_healthy {
             *self = Self::new();
@@ -387,7 +387,7 @@ mod tests {
     }
 
     #[test]
-    fn waits_start_from_the_shortest_again_after_what_was_healthy() {
+    fn waits_start_from_the_shortest_after_a_healthy_connection() {
         let mut backoff = Backoff::new();
         for _ in 0..10 {
             backoff.after(false);

@@ -26,7 +26,7 @@ use super::{LOOK_TIME, cause, properties, published_lapin};
 const CANCEL_TIME: Duration = Duration::from_secs(5);
 
 /// Longest wait for a queue to be declared, bound and subscribed, and for its bindings to be renewed. A quorum queue
-/// without a leader answers nothing.
+/// without a leader does not respond.
 const SUBSCRIBE_TIME: Duration = Duration::from_secs(10);
 
 /// Time between two renewals of a queue's bindings, which end with their exchange; the broker announces that to no client.
@@ -116,7 +116,7 @@ impl Consumer {
         }
     }
 
-    /// Gives up what the broker does not answer, with what an operator can do about it.
+    /// Gives up an operation without a response, with what an operator can do about it.
     async fn in_time<T>(&self, work: impl Future<Output = Result<T, TopologyError>>) -> Result<T, TopologyError> {
         tokio::time::timeout(SUBSCRIBE_TIME, work).await.unwrap_or_else(|_| {
             let (queue, seconds) = (&self.subscription.queue, SUBSCRIBE_TIME.as_secs());
@@ -171,7 +171,7 @@ impl Consumer {
         let dead_letters = match ownership {
             Ownership::Replica | Ownership::Replies => return,
             Ownership::Shared | Ownership::ShortLived => count(&topology::dead_letters_of(queue)).await,
-            // It need not have any, and looking for what is not there leaves an error in the broker's log.
+            // It need not have any, and looking for a missing one leaves an error in the broker's log.
             Ownership::Existing => None,
         };
         self.state.depth(queue, count(queue).await, dead_letters);
@@ -203,7 +203,7 @@ impl Consumer {
         Ok(Subscribed { channel: Arc::new(channel), stream, bindings })
     }
 
-    /// Hands deliveries on until the subscription is lost (and says why), or until it is to end (`None`).
+    /// Hands deliveries on until the subscription is lost (the reason is returned), or until it is to end (`None`).
     async fn hand_on(
         &self,
         channel: &Arc<ConsumerChannel>,
@@ -316,7 +316,7 @@ impl ConsumerChannel {
         }
     }
 
-    /// Ends the subscription, and gives back what the client had fetched ahead.
+    /// Ends the subscription, and gives back the deliveries that the client had fetched ahead.
     async fn cancel(self: &Arc<Self>, mut stream: lapin::Consumer) {
         let cancelled = async {
             self.channel.basic_cancel(stream.tag(), BasicCancelOptions::default()).await?;
@@ -347,7 +347,7 @@ impl ConsumerChannel {
     }
 }
 
-/// Settles what is acknowledged without it.
+/// Settles deliveries that are acknowledged without it.
 struct AlreadySettled;
 
 impl Settle for AlreadySettled {

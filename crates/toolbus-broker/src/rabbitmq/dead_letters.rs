@@ -1,7 +1,7 @@
 //! Dead letters for an operator: each is read without being taken, and then left, removed, or published again.
 //!
 //! A queue's messages are fetched one after the other and acknowledged only if they are removed. What is left goes back to
-//! its place when the channel ends, in whatever way. A message is removed once the broker has confirmed its replay: an
+//! its queue when the channel ends, in whatever way. A message is removed once the broker has confirmed its replay: an
 //! interruption between the two leaves it, and a second replay has the same ids.
 
 use std::time::Duration;
@@ -30,7 +30,7 @@ const MAX_TOPICS: usize = 256;
 const OF_EARLIER_DELIVERIES: [&str; 8] =
     ["x-death", "x-first-death-", "x-last-death-", "x-delivery-count", "x-acquired-count", "x-opt-deaths", "CC", "BCC"];
 
-/// Why dead letters cannot be read, or one not be published.
+/// Reason that dead letters cannot be read, or one not be published.
 #[derive(Debug, thiserror::Error)]
 pub enum DeadLetterError {
     /// The settings are not valid.
@@ -45,7 +45,7 @@ pub enum DeadLetterError {
     /// The user may not do that.
     #[error("the broker does not permit this: {0}. Give the user of bus.url the right to {1}")]
     Refused(String, &'static str),
-    /// The broker went away, or did not answer.
+    /// The broker went away, or did not respond.
     #[error("the broker was lost: {0}. Nothing is removed that was not confirmed")]
     Lost(String),
 }
@@ -55,7 +55,7 @@ pub struct DeadLetters {
     connection: Connection,
 }
 
-/// The dead letters of one queue. What was neither removed nor replayed is back in its place once this is dropped.
+/// The dead letters of one queue. What was neither removed nor replayed is back in its queue once this is dropped.
 pub struct DeadLetterQueue<'a> {
     connection: &'a Connection,
     reading: Channel,
@@ -80,9 +80,10 @@ pub struct DeadLetter {
     amqp: Delivery,
     /// Properties of the dead letter.
     pub properties: Properties,
-    /// Why it is dead: one of the daemon's reasons, or the broker's (`expired`, `delivery_limit`, …); empty: not known.
+    /// Reason of its death: one of the daemon's reasons, or the broker's (`expired`, `delivery_limit`, …); empty: not
+    /// known.
     pub reason: String,
-    /// Where it was to go, if it is a reply.
+    /// Reply address, if it is a reply.
     pub reply_to: Option<String>,
     /// Since when, in seconds since 1970.
     pub since: Option<u64>,
@@ -100,7 +101,7 @@ pub enum ReplayOutcome {
 }
 
 impl DeadLetters {
-    /// Connects to the first broker of the settings that answers.
+    /// Connects to the first broker of the settings that responds.
     ///
     /// # Errors
     ///
@@ -139,7 +140,7 @@ impl DeadLetters {
 
     /// Closes the connection in order.
     pub async fn close(self) {
-        // What is not settled by now goes back in any case.
+        // Unsettled messages go back in any case.
         let _ = within(self.connection.close(200, "done".into())).await;
     }
 }
@@ -188,7 +189,7 @@ impl DeadLetterQueue<'_> {
 
     /// Puts a request back into the queue that it came from, on `topic` and as it was: with its ids, its address and its
     /// own headers, delivered for the first time at `now`, in seconds since 1970. It comes from the user of this
-    /// connection if `user_id` says so, and else from no sender that the broker has verified.
+    /// connection if `user_id` is given, and else from no sender that the broker has verified.
     ///
     /// # Errors
     ///
@@ -220,7 +221,7 @@ impl DeadLetterQueue<'_> {
     /// # Errors
     ///
     /// If the broker is lost.
-    pub async fn answer_again(
+    pub async fn reply_again(
         &mut self,
         letter: &DeadLetter,
         exchange: &str,
@@ -253,7 +254,8 @@ impl DeadLetterQueue<'_> {
         Ok(replayed)
     }
 
-    /// Ends reading: removes what is to be removed for sure, and takes back what the replay has declared.
+    /// Ends reading: removes the messages that are to be removed for sure, and takes back the declarations of the
+    /// replay.
     ///
     /// # Errors
     ///
@@ -272,7 +274,7 @@ impl DeadLetterQueue<'_> {
                 }
             }
         }
-        // The broker answers after it has seen every acknowledgement.
+        // The broker responds after it has seen every acknowledgement.
         within(self.reading.close(200, "done".into())).await?.map_err(lost)
     }
 
@@ -311,7 +313,7 @@ impl DeadLetterQueue<'_> {
     async fn publishing(&mut self) -> Result<&mut ReplayChannel, DeadLetterError> {
         let open = match self.publishing.take() {
             Some(open) if open.channel.status().connected() => open,
-            // What it has declared is still there.
+            // Its declarations are still there.
             lost_channel => {
                 let channel = within(self.connection.create_channel()).await?.map_err(lost)?;
                 within(channel.confirm_select(ConfirmSelectOptions::default())).await?.map_err(lost)?;
@@ -351,7 +353,7 @@ impl DeadLetter {
     fn new(amqp: Delivery) -> Self {
         let properties = properties::read(&amqp.properties);
         let death = amqp.properties.headers().as_ref().and_then(first_death);
-        // What the broker puts aside has the headers of its sender, who may have written any.
+        // A message that the broker dead-letters has the headers of its sender, which may have written any.
         let ours = |name| if death.is_none() { properties.header(name).map(str::to_owned) } else { None };
         let reason = ours(header::DEAD_REASON).or_else(|| text_of(death.as_ref()?, "reason")).unwrap_or_default();
         let reply_to = ours(header::DEAD_REPLY_TO);
@@ -420,7 +422,7 @@ fn is_senders(name: &str) -> bool {
             .any(|of_broker| name == *of_broker || (of_broker.ends_with('-') && name.starts_with(of_broker)))
 }
 
-/// Returns what the broker says of the death of a message: the last one comes first.
+/// Returns the broker's records of the deaths of a message, the last one first.
 fn first_death(headers: &FieldTable) -> Option<FieldTable> {
     match headers.inner().get("x-death")? {
         AMQPValue::FieldArray(deaths) => match deaths.as_slice().first()? {
@@ -443,7 +445,7 @@ fn string(value: &AMQPValue) -> Option<String> {
     }
 }
 
-/// Gives up what the broker does not answer.
+/// Gives up an operation without a response.
 async fn within<T>(work: impl Future<Output = T>) -> Result<T, DeadLetterError> {
     let seconds = RESPONSE_TIME.as_secs();
     tokio::time::timeout(RESPONSE_TIME, work)

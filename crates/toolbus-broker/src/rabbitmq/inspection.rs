@@ -1,8 +1,9 @@
-//! A broker for an operator: what it is, what this user may do there, and whether what exists is as the daemon wants it.
+//! Inspection of a broker for an operator: its product, the rights of this user, and whether existing objects are as
+//! the daemon declares them.
 //!
-//! Nothing that lasts is declared, bound, published or taken. Each question has a channel of its own, because the broker
-//! closes the channel of one that it refuses. Whether the user may declare what is not there is asked with an argument that
-//! the broker refuses after it has checked the right.
+//! Nothing that lasts is declared, bound, published or taken. Each probe has a channel of its own, because the broker
+//! closes the channel of one that it refuses. Whether the user may declare a missing object is probed with an argument
+//! that the broker refuses after it has checked the right.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,28 +23,28 @@ use super::once::{self, ConnectError, Product};
 use super::settings::{Checked, QueueType, RabbitMqSettings, SettingsError, host_of};
 use super::{questions, topology};
 
-/// Longest wait for the broker's answer to one question, and for a connection.
-const ANSWER_TIME: Duration = Duration::from_secs(5);
+/// Longest wait for the broker's response to one probe, and for a connection.
+const RESPONSE_TIME: Duration = Duration::from_secs(5);
 
 /// One node of the settings.
 pub struct Node {
     /// The address, without credentials.
     pub address: String,
-    /// Product and version, if the node says so.
+    /// Product and version, if the node reports them.
     pub product: Option<Product>,
     /// The connection to it, or why there is none.
     pub opened: Result<Inspection, ConnectError>,
 }
 
-/// A connection on which a broker is asked.
+/// A connection on which a broker is inspected.
 pub struct Inspection {
     connection: Connection,
     settings: Arc<Checked>,
 }
 
-/// A broker's answer to whether something is there, or permitted.
+/// Result of a probe whether something exists, or is permitted.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Answer {
+pub enum Inspected {
     /// Present as it should be, or permitted.
     Yes,
     /// Absent; if the daemon declares it, this user may do so.
@@ -57,28 +58,28 @@ pub enum Answer {
         /// The key of the configuration that decides it, if there is one.
         key: Option<&'static str>,
     },
-    /// The broker did not say, for this reason.
+    /// Undetermined, for this reason.
     Unknown(String),
 }
 
-/// Answers to what the daemon does with a queue of its own.
+/// Probes of the operations of the daemon on a queue of its own.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OwnQueue {
     /// Declare it.
-    pub declare: Answer,
+    pub declare: Inspected,
     /// Bind it, by topic.
-    pub bind: Vec<(String, Answer)>,
+    pub bind: Vec<(String, Inspected)>,
     /// Publish to it by its name.
-    pub publish: Answer,
-    /// Take from it what was published.
-    pub consume: Answer,
+    pub publish: Inspected,
+    /// Consume the published message from it.
+    pub consume: Inspected,
     /// Whether the broker takes no messages from publishers, as after a memory or disk alarm.
     pub is_blocked: bool,
     /// Seconds since 1970 by the broker's clock, where it writes them into messages.
     pub broker_time: Option<u64>,
 }
 
-/// Which declaration is made.
+/// Kind of declaration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum DeclareForm {
     /// Only looks.
@@ -100,8 +101,8 @@ pub async fn inspect(settings: RabbitMqSettings) -> Result<Vec<Node>, SettingsEr
 }
 
 async fn node(endpoint: &AMQPUri, settings: Arc<Checked>) -> Node {
-    let opened = tokio::time::timeout(ANSWER_TIME, once::open(endpoint, &settings, "doctor")).await;
-    let opened = opened.unwrap_or_else(|_| Err(ConnectError::Unreachable(no_answer())));
+    let opened = tokio::time::timeout(RESPONSE_TIME, once::open(endpoint, &settings, "doctor")).await;
+    let opened = opened.unwrap_or_else(|_| Err(ConnectError::Unreachable(no_response())));
     let product = match &opened {
         Err(ConnectError::Unreachable(_)) => None,
         _ => once::product(endpoint, &settings).await,
@@ -112,12 +113,12 @@ async fn node(endpoint: &AMQPUri, settings: Arc<Checked>) -> Node {
 
 impl Inspection {
     /// Looks at the exchange of requests and that of dead letters; gives the name of each.
-    pub async fn exchanges(&self) -> Vec<(String, Answer)> {
+    pub async fn exchanges(&self) -> Vec<(String, Inspected)> {
         let names = [&self.settings.exchange, &self.settings.dead_letter_exchange];
         join_all(names.map(|name| async move { (name.to_string(), self.exchange(name).await) })).await
     }
 
-    async fn exchange(&self, name: &ShortString) -> Answer {
+    async fn exchange(&self, name: &ShortString) -> Inspected {
         self.existing(async |channel: Channel, form| {
             let options = ExchangeDeclareOptions {
                 durable: true,
@@ -134,8 +135,8 @@ impl Inspection {
     }
 
     /// Looks at a queue of the daemon that outlives its connection, and at the queue of its dead letters, if it has one; gives
-    /// the name of each. A queue that the daemon declares for a connection alone has no answer.
-    pub async fn queues(&self, subscription: &Subscription) -> Vec<(String, Answer)> {
+    /// the name of each. A queue that the daemon declares for a connection alone is not probed.
+    pub async fn queues(&self, subscription: &Subscription) -> Vec<(String, Inspected)> {
         let name = &subscription.queue;
         let Ok(short) = ShortString::try_new(name.as_str()) else { return vec![(name.clone(), too_long())] };
         let types: &[QueueType] = match subscription.ownership {
@@ -147,20 +148,20 @@ impl Inspection {
             Ownership::Shared => &[self.settings.queue_type],
             Ownership::ShortLived => &[QueueType::Classic, QueueType::Quorum],
         };
-        let mut answer = Answer::Missing;
+        let mut probed = Inspected::Missing;
         for queue_type in types {
             let arguments = |name: &ShortString| topology::queue_arguments(&self.settings, name, *queue_type);
-            answer = self.queue(name, arguments).await;
-            if !matches!(answer, Answer::Differs { key: Some(topology::QUEUE_TYPE_KEY), .. }) {
+            probed = self.queue(name, arguments).await;
+            if !matches!(probed, Inspected::Differs { key: Some(topology::QUEUE_TYPE_KEY), .. }) {
                 break;
             }
         }
         let dead_letters = topology::dead_letters_of(name);
         let of_dead_letters = self.queue(&dead_letters, |_| topology::dead_letter_arguments()).await;
-        vec![(name.clone(), answer), (dead_letters, of_dead_letters)]
+        vec![(name.clone(), probed), (dead_letters, of_dead_letters)]
     }
 
-    async fn queue(&self, name: &str, arguments: impl Fn(&ShortString) -> FieldTable) -> Answer {
+    async fn queue(&self, name: &str, arguments: impl Fn(&ShortString) -> FieldTable) -> Inspected {
         let Ok(short) = ShortString::try_new(name) else { return too_long() };
         self.existing(async |channel: Channel, form| {
             let mut arguments = if form == DeclareForm::Passive { FieldTable::default() } else { arguments(&short) };
@@ -172,8 +173,8 @@ impl Inspection {
         .await
     }
 
-    /// Declares a queue for this connection, as the daemon does, and tries what the daemon does with it. The queue ends with
-    /// the connection.
+    /// Declares a queue for this connection, as the daemon does, and tries the operations of the daemon on it. The
+    /// queue ends with the connection.
     pub async fn own_queue(&self, subscription: &Subscription) -> OwnQueue {
         let Ok(name) = ShortString::try_new(subscription.queue.as_str()) else {
             return OwnQueue::undeclared(too_long());
@@ -183,14 +184,14 @@ impl Inspection {
             channel.queue_declare(name.clone(), options, FieldTable::default()).await.map(drop)
         });
         let declared = declared.await;
-        if declared != Answer::Yes {
+        if declared != Inspected::Yes {
             return OwnQueue::undeclared(declared);
         }
         let publish = self.ask(async |channel: Channel| publish(&channel, &name).await).await;
         let is_blocked = self.is_blocked();
         if is_blocked {
-            let (bind, consume) = (Vec::new(), Answer::Yes);
-            return OwnQueue { declare: Answer::Yes, bind, publish, consume, is_blocked, broker_time: None };
+            let (bind, consume) = (Vec::new(), Inspected::Yes);
+            return OwnQueue { declare: Inspected::Yes, bind, publish, consume, is_blocked, broker_time: None };
         }
         let mut broker_time = None;
         let consume = self.ask(async |channel: Channel| {
@@ -210,23 +211,23 @@ impl Inspection {
             });
             bind.push((topic.clone(), bound.await));
         }
-        OwnQueue { declare: Answer::Yes, bind, publish, consume, is_blocked, broker_time }
+        OwnQueue { declare: Inspected::Yes, bind, publish, consume, is_blocked, broker_time }
     }
 
     /// Asks whether this user may publish on a topic of the exchange of requests. The message is taken back.
-    pub async fn may_publish(&self, topic: &str) -> Answer {
+    pub async fn may_publish(&self, topic: &str) -> Inspected {
         self.may_publish_to(&self.settings.exchange, topic).await
     }
 
     /// Asks whether this user may put dead letters of a queue aside. The message is taken back.
-    pub async fn may_dead_letter(&self, queue: &str) -> Answer {
+    pub async fn may_dead_letter(&self, queue: &str) -> Inspected {
         self.may_publish_to(&self.settings.dead_letter_exchange, queue).await
     }
 
-    async fn may_publish_to(&self, exchange: &ShortString, topic: &str) -> Answer {
+    async fn may_publish_to(&self, exchange: &ShortString, topic: &str) -> Inspected {
         let Ok(topic) = ShortString::try_new(topic) else { return too_long() };
         if self.is_blocked() {
-            return Answer::Yes;
+            return Inspected::Yes;
         }
         self.ask(async |channel: Channel| {
             channel.tx_select().await?;
@@ -236,7 +237,7 @@ impl Inspection {
     }
 
     /// Whether the broker takes no messages now: it reads nothing more of a connection that has published, so that each
-    /// further question would be answered late, and none with a refusal.
+    /// further probe would be late, and none refused.
     fn is_blocked(&self) -> bool {
         self.connection.status().blocked()
     }
@@ -246,68 +247,68 @@ impl Inspection {
         if self.is_blocked() {
             return;
         }
-        // What was declared for it goes with it in any case.
-        let _ = tokio::time::timeout(ANSWER_TIME, self.connection.close(200, "done".into())).await;
+        // Declarations of the connection end with it in any case.
+        let _ = tokio::time::timeout(RESPONSE_TIME, self.connection.close(200, "done".into())).await;
     }
 
-    /// Whether something is there as the daemon wants it; if it is not there, whether this user may declare it.
-    async fn existing(&self, declare: impl AsyncFn(Channel, DeclareForm) -> Result<(), Error>) -> Answer {
-        let ask = async |form| self.ask(async |channel| declare(channel, form).await).await;
-        match ask(DeclareForm::Passive).await {
-            Answer::Missing => match ask(DeclareForm::Impossible).await {
-                Answer::Differs { .. } => Answer::Missing,
-                answer => answer,
+    /// Whether an object exists as the daemon declares it; if it does not exist, whether this user may declare it.
+    async fn existing(&self, declare: impl AsyncFn(Channel, DeclareForm) -> Result<(), Error>) -> Inspected {
+        let probe = async |form| self.probe(async |channel| declare(channel, form).await).await;
+        match probe(DeclareForm::Passive).await {
+            Inspected::Missing => match probe(DeclareForm::Impossible).await {
+                Inspected::Differs { .. } => Inspected::Missing,
+                probed => probed,
             },
-            // What exists is good enough for a user that may declare nothing.
-            Answer::Yes => match ask(DeclareForm::Wanted).await {
-                Answer::Refused(_) => Answer::Yes,
-                answer => answer,
+            // An existing object suffices for a user that may declare nothing.
+            Inspected::Yes => match probe(DeclareForm::Wanted).await {
+                Inspected::Refused(_) => Inspected::Yes,
+                probed => probed,
             },
-            answer => answer,
+            probed => probed,
         }
     }
 
-    /// Does something on a channel of its own.
-    async fn ask(&self, mut work: impl AsyncFnMut(Channel) -> Result<(), Error>) -> Answer {
-        let mut answer = Answer::Unknown(no_answer());
+    /// Runs a probe on a channel of its own.
+    async fn probe(&self, mut work: impl AsyncFnMut(Channel) -> Result<(), Error>) -> Inspected {
+        let mut probed = Inspected::Unknown(no_response());
         for _ in 0..questions::MAX_TRIES {
-            let asked = async {
+            let probe = async {
                 let channel = self.connection.create_channel().await?;
                 work(channel.clone()).await?;
                 channel.close(200, "done".into()).await
             };
-            answer = match tokio::time::timeout(ANSWER_TIME, asked).await {
-                Ok(Ok(())) => Answer::Yes,
+            probed = match tokio::time::timeout(RESPONSE_TIME, probe).await {
+                Ok(Ok(())) => Inspected::Yes,
                 Ok(Err(error)) => refusal(&error),
-                Err(_) => return Answer::Unknown(no_answer()),
+                Err(_) => return Inspected::Unknown(no_response()),
             };
-            if !matches!(answer, Answer::Unknown(_)) {
+            if !matches!(probed, Inspected::Unknown(_)) {
                 break;
             }
         }
-        answer
+        probed
     }
 }
 
 impl OwnQueue {
     /// A queue that could not be declared, so that nothing else could be tried.
-    fn undeclared(declare: Answer) -> Self {
-        let unknown = || Answer::Unknown("there is no queue to try it with".to_owned());
+    fn undeclared(declare: Inspected) -> Self {
+        let unknown = || Inspected::Unknown("there is no queue to try it with".to_owned());
         let (publish, consume) = (unknown(), unknown());
         Self { declare, bind: Vec::new(), publish, consume, is_blocked: false, broker_time: None }
     }
 }
 
-fn refusal(error: &Error) -> Answer {
+fn refusal(error: &Error) -> Inspected {
     let words = cause::words(error);
     match cause::code(error) {
-        Some(ACCESS_REFUSED) => Answer::Refused(words),
-        Some(NOT_FOUND) if !words.contains(topology::NODE_DOWN) => Answer::Missing,
+        Some(ACCESS_REFUSED) => Inspected::Refused(words),
+        Some(NOT_FOUND) if !words.contains(topology::NODE_DOWN) => Inspected::Missing,
         Some(PRECONDITION_FAILED) => {
             let (what, key) = topology::differing_argument(&words);
-            Answer::Differs { what, key }
+            Inspected::Differs { what, key }
         }
-        _ => Answer::Unknown(words),
+        _ => Inspected::Unknown(words),
     }
 }
 
@@ -327,10 +328,10 @@ async fn publish(channel: &Channel, queue: &ShortString) -> Result<(), Error> {
     }
 }
 
-fn no_answer() -> String {
-    format!("no answer within {} s", ANSWER_TIME.as_secs())
+fn no_response() -> String {
+    format!("no answer within {} s", RESPONSE_TIME.as_secs())
 }
 
-fn too_long() -> Answer {
-    Answer::Unknown("the name is longer than 255 bytes".to_owned())
+fn too_long() -> Inspected {
+    Inspected::Unknown("the name is longer than 255 bytes".to_owned())
 }

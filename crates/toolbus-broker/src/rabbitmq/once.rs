@@ -1,4 +1,4 @@
-//! Connections that a command opens for its own time, and what a broker says of itself before any login.
+//! Connections that a command opens for its own time, and a broker's properties before any login.
 
 use std::io;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use lapin::{Connection, ConnectionProperties, Error};
 use super::cause::{self, ACCESS_REFUSED};
 use super::settings::Checked;
 
-/// Longest wait for what a broker says of itself.
+/// Longest wait for a broker's properties.
 const GREETING_TIME: Duration = Duration::from_secs(5);
 /// Bytes that begin AMQP 0-9-1.
 const GREETING: &[u8] = b"AMQP\x00\x00\x09\x01";
@@ -27,7 +27,7 @@ const MAX_SHOWN: usize = 40;
 /// Reason for which no connection to a broker can be opened.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ConnectError {
-    /// Nothing answers there, or something else than a broker.
+    /// Nothing listens there, or something else than a broker.
     #[error("{0}")]
     Unreachable(String),
     /// The broker refuses the login.
@@ -69,7 +69,7 @@ pub(super) async fn open(endpoint: &AMQPUri, settings: &Checked, purpose: &str) 
     }
 }
 
-/// Returns what a broker says of itself; `None` if it does not.
+/// Returns product and version of a broker; `None` if it does not report them.
 pub(super) async fn product(endpoint: &AMQPUri, settings: &Checked) -> Option<Product> {
     let greeting = tokio::time::timeout(GREETING_TIME, greet(endpoint, settings)).await;
     let properties = greeting.ok()?.ok()??;

@@ -1,4 +1,4 @@
-//! Message properties, between what AMQP carries and what the protocol means.
+//! Message properties, converted between AMQP and the protocol.
 
 use lapin::BasicProperties;
 use lapin::types::{AMQPValue, FieldTable, LongString, ShortString};
@@ -8,7 +8,7 @@ use toolbus_protocol::{Properties, header};
 /// AMQP's mark of a message that survives a restart of the broker.
 const PERSISTENT: u8 = 2;
 const TRANSIENT: u8 = 1;
-/// Where a quorum queue counts earlier deliveries.
+/// Header in which a quorum queue counts earlier deliveries.
 const DELIVERY_COUNT: &str = "x-delivery-count";
 
 /// Reads what arrived. Nothing is refused: what has an unexpected type is left out.
@@ -34,7 +34,7 @@ pub(super) fn earlier_deliveries(amqp: &BasicProperties) -> u32 {
     header.and_then(integer).map_or(0, |count| u32::try_from(count.max(0)).unwrap_or(u32::MAX))
 }
 
-/// Writes what is published. The broker refuses a `user_id` that is not the login of our connection.
+/// Writes the properties of a message. The broker refuses a `user_id` that is not the login of the connection.
 pub(super) fn write(properties: &Properties) -> Result<BasicProperties, PublishError> {
     let mut amqp =
         BasicProperties::default().with_delivery_mode(if properties.persistent { PERSISTENT } else { TRANSIENT });
@@ -90,7 +90,7 @@ fn read_headers(table: &FieldTable) -> Vec<(String, String)> {
     table.into_iter().filter_map(readable).collect()
 }
 
-/// Whether a header says what its sender leaves itself, such as one run of a call that it may send again.
+/// Whether a header restricts its sender, such as to one run of a call that it may send again.
 fn narrows(name: &str) -> bool {
     let all = [header::TOOL_PROFILE, header::BINDING, header::IDEMPOTENCY_KEY, header::HOPS];
     all.iter().any(|narrow| name == *narrow || name == header::on_the_wire(narrow))
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read_again() {
+    fn properties_survive_writing_and_reading() {
         let properties = Properties {
             content_type: Some("application/json".into()),
             message_id: Some("m1".into()),
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_too_long_for_amqp_is_refused() {
+    fn a_string_too_long_for_amqp_is_refused() {
         let long = "x".repeat(256);
         for properties in [
             Properties { correlation_id: Some(long.clone()), ..Properties::default() },

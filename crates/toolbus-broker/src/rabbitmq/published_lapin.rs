@@ -26,13 +26,13 @@ pub(super) fn body_of(delivery: &mut Delivery, max: usize) -> (Bytes, usize) {
     (body, size)
 }
 
-/// The error that ended a channel, where lapin tells it.
+/// The error that ended a channel, where lapin reports it.
 #[cfg(feature = "changed-lapin")]
 pub(super) fn error_of(channel: &Channel) -> Option<Error> {
     channel.status().error()
 }
 
-/// The published crate does not tell it.
+/// The published crate does not report it.
 #[cfg(not(feature = "changed-lapin"))]
 pub(super) fn error_of(_: &Channel) -> Option<Error> {
     None

@@ -25,10 +25,10 @@ const MAX_IDLE: usize = 8;
 /// The publishing half of the bus.
 ///
 /// A broker that refuses an address closes the channel, with every publish on it. So a message to an address that never
-/// took one, and for which the broker was not asked, has a channel for itself: what closes it is known, and is
-/// [`PublishError::Refused`]. All others share one pipelined channel, which carries several times as much. Should one of these close that one (its permission was
-/// taken away), all that was pending there gets [`PublishError::Unavailable`]; the caller repeats it as unproven, and so
-/// learns which address is refused.
+/// took one, and whose permission was not checked, has a channel for itself: what closes it is known, and is
+/// [`PublishError::Refused`]. All others share one pipelined channel, which carries several times as much. Should one
+/// of these close that one (its permission was taken away), all that was pending there gets
+/// [`PublishError::Unavailable`]; the caller repeats it as unproven, and so learns which address is refused.
 ///
 /// RabbitMQ 3.10 rejects all that a channel publishes to a quorum queue if the queue's leader went down before the channel
 /// first published there, until that node is back. So what a channel rejects is tried on one that is opened for it and knows
@@ -165,7 +165,8 @@ impl Publisher {
         self.idle.lock()
     }
 
-    /// The client writes nothing on a blocked connection, and what is given up there is published later all the same.
+    /// The client writes nothing on a blocked connection, and a message that is given up there is published later all
+    /// the same.
     async fn wait_while_blocked(&self) -> Result<(), PublishError> {
         if self.state.borrow().blocked.is_none() {
             return Ok(());

@@ -1,8 +1,8 @@
-//! Questions to the broker about addresses and queues, on a connection of their own: for an answer that is an error, the
-//! broker closes the channel, and writes a line into its log.
+//! Questions to the broker about addresses and queues, on a connection of their own: for a response that is an error,
+//! the broker closes the channel, and writes a line into its log.
 //!
 //! RabbitMQ checks the permissions for a publish at once, also within a transaction, and delivers at its end. So a
-//! publish in a transaction that is rolled back tells whether it is permitted, and arrives nowhere.
+//! publish in a transaction that is rolled back shows whether it is permitted, and arrives nowhere.
 
 use std::num::NonZeroUsize;
 use std::sync::{Arc, OnceLock};
@@ -27,12 +27,12 @@ const MAX_QUESTIONS: usize = 16;
 /// Channels that are tried for one verdict.
 pub(super) const MAX_TRIES: usize = 8;
 /// Longest wait for the broker's verdict.
-const ANSWER_TIME: Duration = Duration::from_secs(2);
+const VERDICT_TIME: Duration = Duration::from_secs(2);
 /// Verdicts on permissions that are remembered.
 const MAX_REMEMBERED: NonZeroUsize = NonZeroUsize::new(4096).unwrap();
 /// Time for which a refusal is remembered: an operator may give the permission at any time.
 const REFUSED_TIME: Duration = Duration::from_secs(1);
-/// Errors that questions may cost at once, and the time in which one more is earned. Beyond that no question is asked.
+/// Errors that questions may cost at once, and the time in which one more is earned. Beyond that no question is sent.
 const MAX_ERRORS: u32 = 32;
 const ERROR_PERIOD: Duration = Duration::from_millis(20);
 
@@ -48,7 +48,7 @@ pub(super) struct Questions {
     /// Channels in transaction mode that are not in use.
     idle: Mutex<Vec<Channel>>,
     verdicts: Mutex<LruCache<Permission, Verdict>>,
-    /// When every error that questions have cost is earned again.
+    /// Time at which every error that questions have cost is earned again.
     even: Mutex<Instant>,
 }
 
@@ -102,7 +102,7 @@ impl Questions {
         }
     }
 
-    /// Returns the broker's words for refusing a publish; `None` if it does not refuse, or is not to be asked now.
+    /// Returns the broker's words for refusing a publish; `None` if it does not refuse, or no question may be sent now.
     pub(super) async fn refusal(&self, exchange: &ShortString, address: &ShortString) -> Option<String> {
         let permission = Permission::new(exchange, address);
         if let Some(verdict) = self.remembered(&permission) {
@@ -111,16 +111,16 @@ impl Questions {
         if !self.may_ask() {
             return None;
         }
-        let asked = self.ask(permission, exchange, address);
-        tokio::time::timeout(ANSWER_TIME, asked).await.ok()??.refusal()
+        let verdict = self.ask(permission, exchange, address);
+        tokio::time::timeout(VERDICT_TIME, verdict).await.ok()??.refusal()
     }
 
-    /// Whether the broker said that it takes a publish, and refused none since.
+    /// Whether the broker permitted a publish, and refused none since.
     pub(super) fn is_permitted(&self, exchange: &ShortString, address: &ShortString) -> bool {
         self.remembered(&Permission::new(exchange, address)) == Some(Verdict::Permitted)
     }
 
-    /// Forgets what the broker said of a publish that it has refused since.
+    /// Forgets the permission of a publish that the broker has refused since.
     pub(super) fn forget(&self, exchange: &ShortString, address: &ShortString) {
         self.verdicts.lock().pop(&Permission::new(exchange, address));
         self.give_up_channels();
@@ -137,7 +137,7 @@ impl Questions {
         self.idle.lock().clear();
     }
 
-    /// Whether a queue of this name exists; `None` if the broker does not say, or is not to be asked now.
+    /// Whether a queue of this name exists; `None` if the broker does not respond, or no question may be sent now.
     pub(super) async fn has_queue(&self, name: &str) -> Option<bool> {
         let name = ShortString::try_new(name).ok()?;
         let _slot = self.slots.try_acquire().ok().filter(|_| self.may_ask())?;
@@ -148,14 +148,14 @@ impl Questions {
             }
             topology::is_there(found)
         };
-        tokio::time::timeout(ANSWER_TIME, asking).await.ok()?
+        tokio::time::timeout(VERDICT_TIME, asking).await.ok()?
     }
 
-    /// The client keeps no reason of a channel that is closed between two requests. So whatever is no verdict is tried
+    /// The client keeps no reason of a channel that is closed between two requests. So any other error is tried
     /// again.
     async fn ask(&self, permission: Permission, exchange: &ShortString, address: &ShortString) -> Option<Verdict> {
         let _slot = self.slots.acquire().await.ok()?;
-        // Another call may have asked meanwhile.
+        // Another call may have got a verdict meanwhile.
         if let Some(verdict) = self.remembered(&permission) {
             return Some(verdict);
         }
@@ -185,7 +185,7 @@ impl Questions {
         if matches!(verdict, Verdict::Refused(_, at) if is_old(at)) { None } else { Some(verdict) }
     }
 
-    /// Whether the broker may be asked what may cost an error. One that blocks publishers answers nothing.
+    /// Whether a question that may cost an error may be sent. A broker that blocks publishers does not respond.
     fn may_ask(&self) -> bool {
         let debt = self.even.lock().saturating_duration_since(self.settings.clock.now());
         debt < ERROR_PERIOD * MAX_ERRORS && !self.state.is_blocked()
@@ -222,7 +222,7 @@ impl Questions {
             self.supervisors.spawn(supervisor.run());
             (handle, self.settings.clock.now())
         });
-        if !handle.is_open() && self.settings.clock.since(*since) > ANSWER_TIME {
+        if !handle.is_open() && self.settings.clock.since(*since) > VERDICT_TIME {
             return None;
         }
         let connection = handle.open().await.ok()?;
@@ -236,6 +236,6 @@ pub(super) async fn attempt(channel: &Channel, exchange: ShortString, address: S
     let options = BasicPublishOptions::default();
     drop(channel.basic_publish(exchange, address, options, &[], BasicProperties::default()).await?);
     let taken_back = channel.tx_rollback().await;
-    // The broker may have closed the channel over the message before this asked for more.
+    // The broker may have closed the channel over the message before this sent the rollback.
     taken_back.map_err(|error| published_lapin::error_of(channel).unwrap_or(error))
 }

@@ -16,8 +16,8 @@ use super::url::{AmqpUrl, AmqpUrlError};
 
 /// Seconds between heartbeats by default: a silent network is noticed after twice this time.
 const HEARTBEAT: u16 = 10;
-/// Largest frame in bytes, unless the URL says otherwise: the broker's own default. Named all the same, because the
-/// client then makes its buffers once; growing them after the broker has answered touches 16 MiB for good.
+/// Largest frame in bytes, unless the URL sets another: the broker's own default. Named all the same, because the
+/// client then makes its buffers once; growing them after the broker has responded touches 16 MiB for good.
 const FRAME_MAX: u32 = 131_072;
 
 /// Settings for reaching the broker, and for naming things there.
@@ -35,7 +35,7 @@ pub struct RabbitMqSettings {
     pub queue_type: QueueType,
     /// Files for `amqps://`; without, only the system's authorities are trusted.
     pub tls: Option<Tls>,
-    /// Tells how long connections last, and when messages arrive.
+    /// Clock for the age of connections and the arrival of messages.
     pub clock: Clock,
 }
 
@@ -90,7 +90,7 @@ pub struct Tls {
     pub key: Option<PathBuf>,
 }
 
-/// Why settings cannot be right.
+/// Reason that settings are invalid.
 #[derive(Debug, thiserror::Error)]
 pub enum SettingsError {
     /// There is no URL.
@@ -99,7 +99,7 @@ pub enum SettingsError {
     /// One URL is not valid. The URL itself is not shown: it may hold a password.
     #[error("bus.url, number {position}: {error}")]
     Url {
-        /// Which one, from 1.
+        /// Number of the URL, from 1.
         position: usize,
         /// Error in the URL.
         error: AmqpUrlError,

@@ -47,9 +47,9 @@ struct Hidden {
     /// Whether the connection for consuming is open, and that for publishing.
     consume: bool,
     publish: bool,
-    /// Why the broker says that it takes no messages.
+    /// The broker's reason to take no messages.
     alarm: Option<String>,
-    /// That it does not confirm them, without saying why.
+    /// State of a broker that does not confirm them, without a reason.
     unconfirmed: Option<String>,
     /// Numbers of the consumers, in the order of the shown ones.
     consumers: Vec<u64>,
@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_broker_says_itself_is_shown_before_missing_confirms() {
+    fn a_blocked_connection_is_shown_before_missing_confirms() {
         let state = StateTracker::default();
         let shown = || state.watch().borrow().blocked.clone();
         state.unconfirmed(Some("no confirm"));

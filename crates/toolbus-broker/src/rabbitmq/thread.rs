@@ -13,7 +13,7 @@ impl ConnectionThread {
         Self(built.inspect_err(failed).ok())
     }
 
-    /// Has a connection belong to this thread whose runtime is asked for meanwhile.
+    /// Makes connections that are opened meanwhile use the runtime of this thread.
     pub(super) fn enter(&self) -> Option<EnterGuard<'_>> {
         self.0.as_ref().map(Runtime::enter)
     }

@@ -23,7 +23,7 @@ const DELIVERY_LIMIT: i64 = 20;
 const DEAD_LETTER_TTL_MS: i64 = 72 * 60 * 60 * 1_000;
 const DEAD_LETTER_MAX_MESSAGES: i64 = 10_000;
 const DEAD_LETTER_MAX_BYTES: i64 = 256 * 1024 * 1024;
-/// Number of times that a queue that is to be deleted is asked for its consumers, and the time between.
+/// Number of times that the consumers of a queue to be deleted are counted, and the time between.
 const UNUSED_LOOKS: usize = 30;
 const UNUSED_PERIOD: Duration = Duration::from_millis(100);
 /// Words of RabbitMQ about a classic queue, which is on one node of a cluster, while that node is down.
@@ -31,7 +31,7 @@ pub(super) const NODE_DOWN: &str = "home node";
 /// The key of the configuration that decides the type of our queues.
 pub(super) const QUEUE_TYPE_KEY: &str = "bus.queue_type";
 
-/// Why something could not be declared or subscribed.
+/// Reason that something could not be declared or subscribed.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum TopologyError {
     /// Failure that may not recur later.
@@ -40,7 +40,7 @@ pub(super) enum TopologyError {
     /// Failure that lasts until an operator has changed something at the broker or in the configuration.
     #[error("{0}")]
     Refused(String),
-    /// Failure that never ends; the text says what to do.
+    /// Failure that never ends; the text states the remedy.
     #[error("{0}")]
     Fatal(String),
 }
@@ -131,14 +131,14 @@ pub(super) async fn renew(
     queue(connection, settings, subscription).await.map(Some)
 }
 
-/// Looks for a queue of this name. For one that is not there, or is another connection's own, the broker answers with an
-/// error.
+/// Looks for a queue of this name. For one that is not there, or is another connection's own, the broker responds with
+/// an error.
 pub(super) async fn find_queue(connection: &Connection, name: &ShortString) -> Result<(), Error> {
     let options = QueueDeclareOptions { passive: true, ..QueueDeclareOptions::default() };
     declare(connection, name, options, FieldTable::default()).await
 }
 
-/// Whether the broker said that there is a queue. One whose node is down counts as there.
+/// Whether the queue exists. One whose node is down counts as existing.
 pub(super) fn is_there(found: Result<(), Error>) -> Option<bool> {
     let Err(error) = found else { return Some(true) };
     match cause::code(&error)? {
@@ -270,7 +270,7 @@ pub(super) fn differing_argument(words: &str) -> (String, Option<&'static str>) 
     (format!("another '{argument}'{values}"), key)
 }
 
-/// Binds, and gives what was bound. A binding that we may not make is the operator's to make: what is bound already
+/// Binds, and returns the bindings. A binding that we may not make is the operator's to make: what is bound already
 /// stays bound.
 async fn bind(connection: &Connection, binding: Binding) -> Result<Option<Binding>, TopologyError> {
     let Binding { queue, exchange, key } = &binding;
@@ -300,12 +300,12 @@ async fn declare(
     .await
 }
 
-/// Returns the number of consumers of a queue, where the broker tells this user.
+/// Returns the number of consumers of a queue, if the broker reports it to this user.
 pub(super) async fn consumer_count(connection: &Connection, queue: &str) -> Option<u32> {
     Some(look_up(connection, queue).await?.consumer_count())
 }
 
-/// Returns the number of messages that wait in a queue, without those that consumers have, where the broker tells this user.
+/// Returns the number of messages that wait in a queue, without those that consumers have, if the broker reports it.
 pub(super) async fn message_count(connection: &Connection, queue: &str) -> Option<u32> {
     Some(look_up(connection, queue).await?.message_count())
 }
@@ -321,7 +321,7 @@ async fn look_up(connection: &Connection, queue: &str) -> Option<Queue> {
 
 /// Deletes queues without a consumer, with their dead-letter queues, and then the exchanges that nothing is bound to.
 pub(super) async fn remove(connection: &Connection, settings: &Checked, queues: &[String]) {
-    let told = |kind, name: &ShortString, result: Result<(), Error>| {
+    let log_failure = |kind, name: &ShortString, result: Result<(), Error>| {
         if let Err(error) = result {
             debug!(kind, name = name.as_str(), reason = cause::words(&error), "not deleted");
         }
@@ -333,18 +333,18 @@ pub(super) async fn remove(connection: &Connection, settings: &Checked, queues: 
         let Ok(name) = short(&name) else { continue };
         let options = QueueDeleteOptions::default();
         let delete = async |channel: Channel| channel.queue_delete(name.clone(), options).await.map(drop);
-        told("queue", &name, on_own_channel(connection, delete).await);
+        log_failure("queue", &name, on_own_channel(connection, delete).await);
     }
     for name in [&settings.exchange, &settings.dead_letter_exchange] {
         let options = ExchangeDeleteOptions { if_unused: true, ..ExchangeDeleteOptions::default() };
         let delete = async |channel: Channel| channel.exchange_delete(name.clone(), options).await;
-        told("exchange", name, on_own_channel(connection, delete).await);
+        log_failure("exchange", name, on_own_channel(connection, delete).await);
     }
 }
 
 /// Whether the queue exists and has no consumers. RabbitMQ refuses `if_unused` for a quorum queue, and its consumer count
 /// includes a cancelled consumer until the last delivery of that consumer is settled. While the count is not zero, this
-/// function asks again, for at most 3 s.
+/// function repeats the query, for at most 3 s.
 async fn is_unused(connection: &Connection, queue: &str) -> bool {
     for _ in 0..UNUSED_LOOKS {
         match consumer_count(connection, queue).await {

@@ -9,7 +9,7 @@ use lapin::uri::AMQPUri;
 use percent_encoding::{NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
 use url::{ParseError, Url};
 
-/// Smallest frame that may be asked for, in bytes: what brokers offer, and so what others may count on.
+/// Smallest frame that may be requested, in bytes: what brokers offer, and so what others may count on.
 const MIN_FRAME: u32 = 131_072;
 /// Parameters whose values are whole numbers.
 const NUMBERS: [&str; 4] = ["frame_max", "channel_max", "heartbeat", "connection_timeout"];
@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_client_would_pass_over_is_refused() {
+    fn url_parts_that_the_client_would_ignore_are_refused() {
         use AmqpUrlError::{Fragment, FrameMax, Parameter, Path, Text, Value};
         for (rest, expected) in [
             ("/tools#x", Fragment),

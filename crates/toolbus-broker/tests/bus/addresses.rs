@@ -1,4 +1,4 @@
-//! Publishing: who took the message, and what the broker says of addresses.
+//! Publishing: which queue took the message, and what the broker reports of addresses.
 
 #![expect(clippy::disallowed_methods, reason = "tasks of a test end with its runtime")]
 
@@ -59,7 +59,7 @@ async fn headers_that_fill_a_frame_cost_no_connection() {
 }
 
 #[tokio::test]
-async fn an_answer_to_a_direct_reply_address_arrives() {
+async fn a_reply_to_a_direct_reply_address_arrives() {
     let bus = rabbitmq().await;
     let queue = unique("requests");
     let mut requests = consume(&bus, &queue, &["t"]).await;
@@ -72,13 +72,13 @@ async fn an_answer_to_a_direct_reply_address_arrives() {
     sent.await.unwrap();
 
     let request = receive(&mut requests).await;
-    let mut reply = to_queue(request.properties.reply_to.as_deref().unwrap(), "answer");
+    let mut reply = to_queue(request.properties.reply_to.as_deref().unwrap(), "reply");
     reply.mandatory = false;
     reply.proven = false;
     assert_eq!(bus.publish(&reply).await, Ok(Routing::Routed));
     request.settle.acknowledge().await;
     let arrived = tokio::time::timeout(toolbus_testing::patience::PATIENCE, replies.next()).await.unwrap();
-    assert_eq!(arrived.unwrap().unwrap().data, b"answer");
+    assert_eq!(arrived.unwrap().unwrap().data, b"reply");
     bus.close().await;
 }
 
@@ -112,7 +112,7 @@ async fn a_full_queue_rejects_a_message_and_no_other_and_takes_it_once_there_is_
 }
 
 #[tokio::test]
-async fn what_is_too_long_for_the_wire_is_refused() {
+async fn an_address_too_long_for_the_wire_is_refused() {
     let bus = rabbitmq().await;
     let outcome = bus.publish(&to_queue(&"q".repeat(256), "x")).await;
     assert!(matches!(outcome, Err(PublishError::Refused(_))), "{outcome:?}");

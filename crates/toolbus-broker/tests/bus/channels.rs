@@ -88,27 +88,27 @@ async fn consumers_that_renew_their_bindings_at_once_open_few_channels() {
 }
 
 #[tokio::test]
-async fn questions_whose_answer_is_an_error_are_few_and_harm_neither_deliveries_nor_publishes() {
+async fn questions_that_cost_an_error_are_limited_and_harm_no_deliveries_or_publishes() {
     let bus = rabbitmq().await;
     let queue = unique("requests");
     let mut deliveries = consume(&bus, &queue, &["t"]).await;
     let missing = unique("missing");
-    let (began, mut said) = (Clock::SYSTEM.now(), 0);
+    let (began, mut verdicts) = (Clock::SYSTEM.now(), 0);
     for _ in 0..2_000 {
         match bus.has_queue(&missing).await {
             Some(found) => {
                 assert!(!found);
-                said += 1;
+                verdicts += 1;
             }
             None => tokio::task::yield_now().await,
         }
     }
     let most = 32 + Clock::SYSTEM.since(began).as_millis() / 20 + 1;
-    assert!(said > 0 && said <= most, "{said} of at most {most}");
+    assert!(verdicts > 0 && verdicts <= most, "{verdicts} of at most {most}");
 
     assert_eq!(bus.publish(&to_topic("t", "after")).await, Ok(Routing::Routed));
     assert_eq!(take(&mut deliveries).await, "after");
-    assert!(eventually("an answer again", async || bus.has_queue(&queue).await).await);
+    assert!(eventually("a verdict again", async || bus.has_queue(&queue).await).await);
     assert_eq!(bus.publish(&to_queue(&missing, "lost")).await, Ok(Routing::Unroutable));
     assert_eq!(bus.state().borrow().reconnects, 0);
     bus.close().await;

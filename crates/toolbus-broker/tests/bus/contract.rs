@@ -19,17 +19,17 @@ macro_rules! tests_of {
             topics_with_wildcards_reach_the_queues_bound_to_them
             a_queue_bound_twice_gets_a_message_once
             competing_consumers_share_a_queue
-            what_is_acknowledged_does_not_come_back
-            what_is_requeued_comes_back_marked
-            what_is_dropped_unsettled_comes_back
+            an_acknowledged_message_is_not_redelivered
+            a_requeued_message_is_redelivered_marked
+            an_unsettled_delivery_that_is_dropped_is_redelivered
             a_dead_letter_lands_beside_its_own_queue_only
             a_mandatory_message_that_no_queue_takes_is_unroutable
             the_default_exchange_reaches_a_queue_by_its_name
             no_more_than_the_prefetch_is_unsettled
-            after_consuming_is_stopped_what_is_in_hand_can_be_settled
+            deliveries_can_be_settled_after_consuming_is_stopped
             an_inbox_receives_until_the_bus_is_closed
             properties_and_headers_arrive_as_they_were_sent
-            a_queue_of_somebody_else_is_waited_for
+            a_missing_foreign_queue_is_waited_for
             a_closed_bus_publishes_nothing_and_delivers_nothing
         }
     };
@@ -83,7 +83,7 @@ pub(crate) async fn competing_consumers_share_a_queue(bus: &dyn Bus) {
     other.settle.acknowledge().await;
 }
 
-pub(crate) async fn what_is_acknowledged_does_not_come_back(bus: &dyn Bus) {
+pub(crate) async fn an_acknowledged_message_is_not_redelivered(bus: &dyn Bus) {
     let queue = unique("acknowledged");
     let mut deliveries = consume(bus, &queue, &["t"]).await;
     bus.publish(&to_topic("t", "done")).await.unwrap();
@@ -93,7 +93,7 @@ pub(crate) async fn what_is_acknowledged_does_not_come_back(bus: &dyn Bus) {
     quiet(&mut again).await;
 }
 
-pub(crate) async fn what_is_requeued_comes_back_marked(bus: &dyn Bus) {
+pub(crate) async fn a_requeued_message_is_redelivered_marked(bus: &dyn Bus) {
     let mut deliveries = consume(bus, &unique("requeued"), &["t"]).await;
     bus.publish(&to_topic("t", "again")).await.unwrap();
     let first = receive(&mut deliveries).await;
@@ -104,7 +104,7 @@ pub(crate) async fn what_is_requeued_comes_back_marked(bus: &dyn Bus) {
     second.settle.acknowledge().await;
 }
 
-pub(crate) async fn what_is_dropped_unsettled_comes_back(bus: &dyn Bus) {
+pub(crate) async fn an_unsettled_delivery_that_is_dropped_is_redelivered(bus: &dyn Bus) {
     let mut deliveries = consume(bus, &unique("dropped"), &["t"]).await;
     bus.publish(&to_topic("t", "again")).await.unwrap();
     drop(receive(&mut deliveries).await);
@@ -131,7 +131,7 @@ pub(crate) async fn a_dead_letter_lands_beside_its_own_queue_only(bus: &dyn Bus)
 
 pub(crate) async fn a_mandatory_message_that_no_queue_takes_is_unroutable(bus: &dyn Bus) {
     let _deliveries = consume(bus, &unique("somewhere"), &["somewhere"]).await;
-    for target in [Target::Topic("nowhere".into()), Target::Queue("nobody".into()), Target::DeadLetter("none".into())] {
+    for target in [Target::Topic("nowhere".into()), Target::Queue("absent".into()), Target::DeadLetter("none".into())] {
         let mut lost = message(target, "lost");
         for proven in [true, false] {
             lost.proven = proven;
@@ -148,8 +148,8 @@ pub(crate) async fn the_default_exchange_reaches_a_queue_by_its_name(bus: &dyn B
     let replica = Subscription { ownership: Ownership::Replica, ..subscription(&queue, &[]) };
     let mut deliveries = bus.consume(replica);
     ready(bus).await;
-    assert_eq!(bus.publish(&to_queue(&queue, "answer")).await, Ok(Routing::Routed));
-    assert_eq!(take(&mut deliveries).await, "answer");
+    assert_eq!(bus.publish(&to_queue(&queue, "reply")).await, Ok(Routing::Routed));
+    assert_eq!(take(&mut deliveries).await, "reply");
 }
 
 pub(crate) async fn no_more_than_the_prefetch_is_unsettled(bus: &dyn Bus) {
@@ -165,7 +165,7 @@ pub(crate) async fn no_more_than_the_prefetch_is_unsettled(bus: &dyn Bus) {
     second.settle.acknowledge().await;
 }
 
-pub(crate) async fn after_consuming_is_stopped_what_is_in_hand_can_be_settled(bus: &dyn Bus) {
+pub(crate) async fn deliveries_can_be_settled_after_consuming_is_stopped(bus: &dyn Bus) {
     let queue = unique("drained");
     let mut deliveries = consume(bus, &queue, &["t"]).await;
     bus.publish(&to_topic("t", "in hand")).await.unwrap();
@@ -220,7 +220,7 @@ pub(crate) async fn properties_and_headers_arrive_as_they_were_sent(bus: &dyn Bu
     bare.settle.acknowledge().await;
 }
 
-pub(crate) async fn a_queue_of_somebody_else_is_waited_for(bus: &dyn Bus) {
+pub(crate) async fn a_missing_foreign_queue_is_waited_for(bus: &dyn Bus) {
     let queue = unique("awaited");
     let mut deliveries = bus.consume(Subscription { ownership: Ownership::Existing, ..subscription(&queue, &[]) });
     until(bus, "a connection", |state| state.connected).await;

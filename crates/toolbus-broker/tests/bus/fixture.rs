@@ -38,7 +38,7 @@ pub(crate) fn unique(name: &str) -> String {
 
 /// Settings with exchanges of the test's own.
 pub(crate) fn settings(url: &str) -> RabbitMqSettings {
-    // What a failed test logged is shown with it; a second attempt to set this up is of no interest.
+    // The log of a failed test is shown with it; only the first attempt to set this up succeeds.
     drop(tracing_subscriber::fmt().with_env_filter("toolbus_broker=debug,bus=debug").with_test_writer().try_init());
     let exchange = unique("exchange");
     RabbitMqSettings {

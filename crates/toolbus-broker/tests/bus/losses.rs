@@ -60,7 +60,7 @@ async fn deliver_when_bound(bus: &dyn Bus, message: &Outgoing) {
 }
 
 #[tokio::test]
-async fn a_broker_that_is_killed_and_restarted_delivers_again_what_was_not_acknowledged() {
+async fn a_killed_broker_redelivers_unacknowledged_messages_after_restart() {
     let node = fragile().await;
     let bus = start(node.url()).await;
     let mut deliveries = consume(&bus, &unique("killed"), &["t"]).await;
@@ -70,7 +70,7 @@ async fn a_broker_that_is_killed_and_restarted_delivers_again_what_was_not_ackno
     node.kill();
     let lost = until(&bus, "the loss", |state| !state.connected && state.consumers.iter().all(|it| !it.1)).await;
     assert!(lost.last_error.is_some() && !lost.is_ready());
-    // Nobody hears it any more, and it must not harm.
+    // No process receives it any more, and it must not harm.
     in_hand.settle.acknowledge().await;
     let late = to_topic("t", "late");
     let publishing = deliver(&bus, &late);
@@ -164,7 +164,7 @@ async fn an_exchange_that_was_deleted_is_declared_again_and_leads_to_its_queues(
 }
 
 #[tokio::test]
-async fn a_queue_that_does_not_answer_is_named_and_tried_again_while_others_are_served() {
+async fn an_unresponsive_queue_is_named_and_retried_while_others_are_served() {
     let node = fragile().await;
     let settings = settings(&node.url());
     let (silent, other) = (unique("silent"), unique("other"));
@@ -285,7 +285,7 @@ async fn a_line_that_is_cut_and_restored_is_used_again() {
 }
 
 #[tokio::test]
-async fn a_line_that_swallows_everything_is_noticed_by_its_silence() {
+async fn a_silent_connection_is_noticed_and_replaced() {
     let (proxy, bus) = behind_a_proxy().await;
     let queue = unique("frozen");
     let replica = Subscription { ownership: Ownership::Replica, ..subscription(&queue, &["t"]) };

@@ -20,7 +20,7 @@ async fn user(configure: &str, write: &str, read: &str) -> (String, String) {
 }
 
 #[tokio::test]
-async fn a_user_that_may_declare_nothing_uses_what_exists() {
+async fn a_user_without_the_right_to_declare_uses_existing_queues() {
     let owner = settings(&node().await.url());
     let queue = unique("prepared");
     prepare(&owner, &queue, &["t"]).await;
@@ -131,7 +131,7 @@ async fn warnings_beside(log: &LogCapture, repeated: &str, times: usize) -> usiz
 }
 
 #[tokio::test]
-async fn a_queue_that_is_refused_again_and_again_is_one_warning() {
+async fn a_repeatedly_refused_queue_is_logged_once() {
     let owner = settings(&node().await.url());
     prepare(&owner, &unique("prepared"), &[]).await;
     let (log, _logging) = logged();
@@ -143,7 +143,7 @@ async fn a_queue_that_is_refused_again_and_again_is_one_warning() {
 }
 
 #[tokio::test]
-async fn credentials_that_are_refused_again_and_again_are_one_warning_for_each_connection() {
+async fn repeatedly_refused_credentials_are_logged_once_per_connection() {
     let settings = settings(&node().await.url_of(&unique("user"), "s3cret"));
     let (log, _logging) = logged();
     let bus = RabbitMq::start(settings).unwrap();

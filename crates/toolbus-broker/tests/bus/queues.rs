@@ -165,7 +165,7 @@ async fn the_queue_of_a_replica_is_exclusive_and_ends_with_its_connection() {
 }
 
 #[tokio::test]
-async fn a_queue_of_another_type_stops_with_a_text_that_says_what_to_do() {
+async fn a_queue_of_another_type_is_fatal_with_a_remedy() {
     let mut settings = settings(&node().await.url());
     let queue = unique("typed");
     let first = RabbitMq::start(settings.clone()).unwrap();
@@ -199,7 +199,7 @@ async fn an_exchange_with_other_arguments_stops_too() {
 }
 
 #[tokio::test]
-async fn a_message_that_is_lost_in_hand_too_often_is_dead_lettered_beside_its_queue() {
+async fn a_message_redelivered_too_often_is_dead_lettered() {
     let queue = unique("limited");
     let settings = settings(&node().await.url());
     for earlier in 0..=20 {
@@ -223,7 +223,7 @@ async fn a_message_that_is_lost_in_hand_too_often_is_dead_lettered_beside_its_qu
 }
 
 #[tokio::test]
-async fn a_missing_queue_of_somebody_else_is_named_in_the_last_error() {
+async fn a_missing_foreign_queue_is_named_in_the_last_error() {
     let bus = rabbitmq().await;
     let queue = unique("absent");
     let _nothing = bus.consume(Subscription { ownership: Ownership::Existing, ..subscription(&queue, &[]) });
@@ -246,10 +246,10 @@ async fn connections_are_named_after_the_instance() {
 }
 
 #[tokio::test]
-async fn answers_are_acknowledged_as_they_arrive_and_no_more_than_the_prefetch_leave_the_queue_unread() {
+async fn replies_are_acknowledged_on_arrival_and_at_most_the_prefetch_is_taken_unread() {
     const COUNT: usize = 100;
     const PREFETCH: u16 = 8;
-    let (bus, queue) = (rabbitmq().await, unique("answers"));
+    let (bus, queue) = (rabbitmq().await, unique("replies"));
     let replies = Subscription { ownership: Ownership::Replies, prefetch: PREFETCH, ..subscription(&queue, &[]) };
     let mut deliveries = bus.consume(replies);
     ready(&bus).await;

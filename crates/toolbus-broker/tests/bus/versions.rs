@@ -13,7 +13,7 @@ use crate::fixture::{
 };
 
 #[tokio::test]
-async fn what_is_requeued_counts_as_delivered_before_4_3() {
+async fn a_requeued_message_counts_as_delivered_before_4_3() {
     let bus = rabbitmq().await;
     let mut deliveries = consume(&bus, &unique("requeued"), &["t"]).await;
     deliver(&bus, &to_topic("t", "again")).await;
@@ -50,7 +50,7 @@ async fn in_a_virtual_host_of_quorum_queues_by_default_each_queue_is_of_the_type
 }
 
 #[tokio::test]
-async fn a_message_over_the_size_that_the_broker_takes_is_refused_and_the_next_one_published() {
+async fn a_message_over_the_brokers_limit_is_refused_and_the_next_is_published() {
     let node = RabbitNode::start_with("max_message_size = 65536\n").await;
     let bus = RabbitMq::start(settings(&node.url())).unwrap();
     let queue = unique("small");
@@ -65,7 +65,7 @@ async fn a_message_over_the_size_that_the_broker_takes_is_refused_and_the_next_o
 }
 
 #[tokio::test]
-async fn a_queue_with_priorities_of_somebody_else_is_consumed_in_their_order() {
+async fn a_foreign_priority_queue_is_consumed_by_priority() {
     let (bus, queue) = (rabbitmq().await, unique("priorities"));
     let (_client, channel) = client().await;
     let mut arguments = FieldTable::default();

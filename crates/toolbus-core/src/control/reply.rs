@@ -15,7 +15,7 @@ use crate::tool::Effect;
 pub(super) fn message(source: &str, random: Random, request: &ControlRequest, content: ControlReply) -> Reply {
     let envelope = &request.envelope;
     let mut reply = Envelope::outgoing(content.message_type, source, random.id(), request.clock.wall())
-        .answering(envelope, destination(envelope, &request.caller))
+        .replying_to(envelope, destination(envelope, &request.caller))
         .with_header(header::CONTENT_TRUST, header::TRUST_TOOL_OUTPUT);
     if let Some(provider) = content.provider {
         reply = reply.with_header(header::TOOL_PROVIDER, provider);

@@ -153,7 +153,7 @@ impl ReplyContext<'_> {
         let request_id = self.envelope.message_id.as_deref().unwrap_or(&self.envelope.correlation_id);
         let message_id = derived_message_id(&self.caller.owner, self.call_id, request_id);
         let mut envelope = Envelope::outgoing(message_type, self.source, message_id, self.clock.wall())
-            .answering(self.envelope, destination(self.envelope, self.caller));
+            .replying_to(self.envelope, destination(self.envelope, self.caller));
         envelope.headers.reserve_exact(4);
         envelope = envelope.with_header(header::CONTENT_TRUST, header::TRUST_TOOL_OUTPUT);
         if let Some(provider) = run.provider {

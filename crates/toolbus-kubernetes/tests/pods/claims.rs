@@ -90,7 +90,7 @@ async fn a_claim_that_is_never_bound_ends_with_its_call() {
 }
 
 #[tokio::test]
-async fn a_pool_that_there_is_not_is_told_at_once() {
+async fn a_missing_pool_is_an_error_at_once() {
     let missing = ready("False", "WarmPoolNotFound", "SandboxWarmPool \"python\" not found");
     let fixture = with_states([json!({ "conditions": missing })]).await;
     insta::assert_snapshot!(misconfigured(fixture.failure().await), @r#"the warm pool `python` has given no sandbox: WarmPoolNotFound: SandboxWarmPool "python" not found"#);
@@ -108,9 +108,9 @@ async fn a_missing_right_names_verb_and_resource() {
         ("exec", "create pods/exec"),
     ] {
         fixture.server.refuse(request, [forbidden("is forbidden: User \"x\" cannot do that")]);
-        let told = misconfigured(fixture.failure().await);
+        let why = misconfigured(fixture.failure().await);
         let start = format!("the daemon may not {right} in namespace `rockbot-scripts`; bind the Role of ");
-        assert!(told.starts_with(&start) && told.ends_with("cannot do that"), "{told}");
+        assert!(why.starts_with(&start) && why.ends_with("cannot do that"), "{why}");
     }
     fixture.server.is_empty().await;
     fixture.server.refuse("list sandboxclaims", [forbidden("is forbidden")]);
@@ -121,7 +121,7 @@ async fn a_missing_right_names_verb_and_resource() {
 }
 
 #[tokio::test]
-async fn a_cluster_without_agent_sandbox_is_told_at_the_start_and_by_each_script() {
+async fn a_cluster_without_agent_sandbox_is_an_error_at_the_start_and_of_each_script() {
     let fixture = Fixture::with_pool(Node::Runs).await;
     fixture.server.refuse("create sandboxclaims", [NO_KIND]);
     insta::assert_snapshot!(misconfigured(fixture.failure().await), @"the cluster has no sandboxclaims; install agent-sandbox 0.5 or later with its extensions: 404 page not found");
@@ -136,7 +136,7 @@ async fn a_cluster_without_agent_sandbox_is_told_at_the_start_and_by_each_script
 }
 
 #[tokio::test]
-async fn a_busy_api_server_is_asked_again_at_every_step() {
+async fn a_request_to_a_busy_api_server_is_retried_at_every_step() {
     let fixture = Fixture::with_pool(Node::Runs).await;
     let conflict = refusal(409, "Conflict", "quota");
     let taken = refusal(409, "AlreadyExists", "sandboxclaims \"x\" already exists");
@@ -155,8 +155,8 @@ async fn a_busy_api_server_is_asked_again_at_every_step() {
 async fn a_pod_that_is_lost_during_a_script_is_a_failure_whose_effect_is_not_known() {
     let fixture = Fixture::with_pool(Node::Runs).await;
     let failure = with_deleted_pod(&fixture, script("import time\ntime.sleep(600)")).await;
-    let RunFailure::Unavailable(told) = failure else { panic!("it ran") };
-    assert_eq!(told, "the pod of the script was deleted while it ran");
+    let RunFailure::Unavailable(why) = failure else { panic!("it ran") };
+    assert_eq!(why, "the pod of the script was deleted while it ran");
     fixture.server.is_empty().await;
 }
 
@@ -166,7 +166,7 @@ async fn a_connection_that_is_lost_ends_the_script_and_its_claim() {
     fixture.server.cut_execs(&[20]);
     let begun = Clock::SYSTEM.now();
     let failure = fixture.run(script("print('x' * 50)\nimport time\ntime.sleep(600)")).await.unwrap_err();
-    assert!(matches!(&failure, RunFailure::Unavailable(told) if told.contains("was lost")), "{failure:?}");
+    assert!(matches!(&failure, RunFailure::Unavailable(why) if why.contains("was lost")), "{failure:?}");
     assert!(Clock::SYSTEM.since(begun) < at_most(Duration::from_secs(10)));
     fixture.server.is_empty().await;
 }
@@ -180,7 +180,7 @@ async fn a_connection_that_is_lost_before_the_supervisor_is_ready_begins_no_scri
         assert!(
             matches!(
                 (&failure, has_job),
-                (RunFailure::NotStarted(told), false) | (RunFailure::Unavailable(told), true) if told.contains("was lost")
+                (RunFailure::NotStarted(why), false) | (RunFailure::Unavailable(why), true) if why.contains("was lost")
             ),
             "after {after} bytes: {failure:?}"
         );
@@ -222,19 +222,16 @@ async fn a_sandbox_runs_no_second_script() {
     let fixture = with_states([bound("python-1")]).await;
     assert_eq!(fixture.run(script("print(1)")).await.unwrap().ending, Ending::Exited(0));
     fixture.server.is_empty().await;
-    let told = misconfigured(fixture.failure().await);
-    assert!(
-        told.contains("FileExistsError") && told.ends_with("check the SandboxTemplate and `script.python`"),
-        "{told}"
-    );
+    let why = misconfigured(fixture.failure().await);
+    assert!(why.contains("FileExistsError") && why.ends_with("check the SandboxTemplate and `script.python`"), "{why}");
 }
 
 #[tokio::test]
 async fn an_image_without_python_is_the_operators_mistake() {
     let server = ApiServer::start(Node::Runs).await;
     let runner = start_with(&server, Some("python"), "no-such-python").await.unwrap();
-    let told = misconfigured(runner.run(script("pass")).await.unwrap_err());
-    assert!(told.contains("exit code 127") && told.contains("no-such-python"), "{told}");
+    let why = misconfigured(runner.run(script("pass")).await.unwrap_err());
+    assert!(why.contains("exit code 127") && why.contains("no-such-python"), "{why}");
     server.is_empty().await;
 }
 

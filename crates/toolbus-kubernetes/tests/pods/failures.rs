@@ -22,7 +22,7 @@ fn states<const N: usize>(states: [serde_json::Value; N], log: &[u8]) -> Node {
     Node::States(states.into(), log.to_owned())
 }
 
-/// Returns what an operator is told of a set-up that lets no script run.
+/// Returns the error for an operator about a set-up that lets no script run.
 pub(crate) fn misconfigured(failure: RunFailure) -> String {
     let RunFailure::Misconfigured(text) = failure else { panic!("{failure:?}") };
     text
@@ -40,10 +40,10 @@ async fn a_missing_right_names_verb_resource_and_namespace() {
     insta::assert_snapshot!(misconfigured(fixture.failure().await), @r#"the daemon may not create pods in namespace `rockbot-scripts`; bind the Role of deploy/kubernetes/scripts.yaml, or claims.yaml with a warm pool, to its service account, or correct `script.kubernetes.namespace`: pods is forbidden: User "x" cannot create"#);
     assert_eq!(fixture.server.requests("create"), 1);
     fixture.server.refuse("log", [refusal(403, "Forbidden", "pods \"x\" is forbidden")]);
-    let RunFailure::Unavailable(told) = fixture.run(script("import time\ntime.sleep(600)")).await.unwrap_err() else {
+    let RunFailure::Unavailable(why) = fixture.run(script("import time\ntime.sleep(600)")).await.unwrap_err() else {
         panic!("it ran")
     };
-    assert!(told.contains("may not get pods/log in namespace `rockbot-scripts`"), "{told}");
+    assert!(why.contains("may not get pods/log in namespace `rockbot-scripts`"), "{why}");
     fixture.server.is_empty().await;
 }
 
@@ -68,27 +68,27 @@ async fn a_pod_that_is_refused_is_the_operators_mistake() {
 }
 
 #[tokio::test]
-async fn a_busy_api_server_is_asked_again() {
+async fn a_request_to_a_busy_api_server_is_retried() {
     let fixture = Fixture::new(Node::Runs).await;
     let busy = ApiRefusal { retry_after: Some(1), ..BUSY };
     fixture.server.refuse("create", [busy, refusal(500, "InternalError", "etcd"), refusal(409, "Conflict", "quota")]);
     let begun = Clock::SYSTEM.now();
     assert_eq!(fixture.run(script("print(1)")).await.unwrap().ending, Ending::Exited(0));
     assert_eq!(fixture.server.requests("create"), 4);
-    assert!(Clock::SYSTEM.since(begun) >= Duration::from_secs(1), "it waits as long as it is asked to");
+    assert!(Clock::SYSTEM.since(begun) >= Duration::from_secs(1), "it waits for the requested time");
 }
 
 #[tokio::test]
 async fn an_api_server_that_stays_busy_ends_no_later_than_the_call() {
     for (fixture, request) in Fixture::of_each_kind().await.into_iter().zip(["create", "create sandboxclaims"]) {
         fixture.server.refuse(request, vec![BUSY; 1000]);
-        let told = not_started(fixture.run(short(1500)).await.unwrap_err());
-        assert!(told.contains("(429)"), "{request}: {told}");
+        let why = not_started(fixture.run(short(1500)).await.unwrap_err());
+        assert!(why.contains("(429)"), "{request}: {why}");
     }
 }
 
 #[tokio::test]
-async fn a_pod_whose_creation_was_not_answered_is_used_and_not_made_twice() {
+async fn a_pod_whose_creation_timed_out_is_used_and_not_made_twice() {
     let fixture = Fixture::new(Node::Runs).await;
     fixture.server.refuse("create", [ApiRefusal { is_obeyed: true, ..refusal(504, "Timeout", "no answer in time") }]);
     let outcome = fixture.run(script("print('once')")).await.unwrap();
@@ -107,7 +107,7 @@ async fn a_name_that_is_taken_is_replaced_and_its_pod_is_left_alone() {
 }
 
 #[tokio::test]
-async fn an_image_that_cannot_be_pulled_is_told_at_once() {
+async fn an_image_that_cannot_be_pulled_is_an_error_at_once() {
     let states = [json!({"phase": "Pending"}), waiting("ContainerCreating", ""), waiting("ErrImagePull", "not found")];
     let fixture = Fixture::new(Node::States(states.into(), Vec::new())).await;
     insta::assert_snapshot!(misconfigured(fixture.failure().await), @"the container of the script cannot be started; check `script.kubernetes.image`, and whether the nodes may pull it: ErrImagePull: not found");
@@ -124,15 +124,15 @@ async fn a_pod_that_no_node_takes_ends_with_its_call() {
 }
 
 #[tokio::test]
-async fn an_api_server_that_does_not_answer_holds_nothing_after_the_deadline() {
+async fn a_hanging_api_server_holds_nothing_after_the_deadline() {
     let fixture = Fixture::new(Node::Runs).await;
     fixture.server.be_silent();
-    let told = not_started(fixture.run(short(500)).await.unwrap_err());
-    assert_eq!(told, "the pod of the script did not run in time: the API server has not created it");
+    let why = not_started(fixture.run(short(500)).await.unwrap_err());
+    assert_eq!(why, "the pod of the script did not run in time: the API server has not created it");
 }
 
 #[tokio::test]
-async fn a_script_that_used_too_much_is_told_what_by_the_cluster() {
+async fn a_script_that_used_too_much_ends_with_the_reason_of_the_cluster() {
     let evicted = json!({"phase": "Failed", "reason": "Evicted",
         "message": "Usage of EmptyDir volume \"work\" exceeds the limit \"64Mi\"."});
     let late = json!({"phase": "Failed", "reason": "DeadlineExceeded", "message": "active longer than the deadline"});
@@ -152,8 +152,8 @@ async fn a_pod_that_ends_without_a_result_is_a_failure() {
     let no_python = Fixture::new(states([running(), ended(1, "Error")], b"SyntaxError: invalid syntax\n")).await;
     insta::assert_snapshot!(misconfigured(no_python.failure().await), @"the pod of the script ended without a result (Error, exit code 1); its log: SyntaxError: invalid syntax; check `script.kubernetes.image` and `script.python`");
     let lost = json!({"phase": "Failed", "reason": "NodeLost"});
-    let told = not_started(Fixture::new(states([lost], b"")).await.failure().await);
-    assert!(told.contains("NodeLost"), "{told}");
+    let why = not_started(Fixture::new(states([lost], b"")).await.failure().await);
+    assert!(why.contains("NodeLost"), "{why}");
 }
 
 /// Guards against the earlier report that the script may have run, so that it was not tried again.
@@ -208,7 +208,7 @@ async fn a_pod_that_another_deletes_is_not_waited_for() {
 }
 
 #[tokio::test]
-async fn a_version_that_the_api_server_has_forgotten_is_asked_for_anew() {
+async fn a_watch_with_an_expired_resource_version_starts_anew() {
     let fixture = Fixture::new(Node::Runs).await;
     fixture.server.refuse("watch", [refusal(410, "Expired", "too old resource version")]);
     assert_eq!(fixture.run(script("print(1)")).await.unwrap().ending, Ending::Exited(0));
@@ -245,14 +245,14 @@ async fn pods_for_which_no_daemon_waits_are_swept_at_the_start() {
 }
 
 #[tokio::test]
-async fn packages_and_what_is_too_large_are_refused_without_a_pod() {
+async fn packages_and_oversized_scripts_are_refused_without_a_pod() {
     let fixture = Fixture::new(Node::Runs).await;
     let packages = vec![Requirement::parse("numpy").unwrap()];
     let refused = fixture.run(Script { packages, ..script("pass") }).await.unwrap_err();
     insta::assert_snapshot!(refused, @"No packages can be installed here. Use the standard library, and packages that the operator has installed for all scripts.");
-    let RunFailure::Refused(told) = fixture.run(script(&"#".repeat(2 << 20))).await.unwrap_err() else {
+    let RunFailure::Refused(why) = fixture.run(script(&"#".repeat(2 << 20))).await.unwrap_err() else {
         panic!("it ran")
     };
-    assert!(told.contains("is too large to be run here"), "{told}");
+    assert!(why.contains("is too large to be run here"), "{why}");
     assert_eq!(fixture.server.requests("create"), 0);
 }

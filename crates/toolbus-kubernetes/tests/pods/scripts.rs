@@ -14,7 +14,7 @@ use toolbus_testing::patience::eventually;
 use crate::{Fixture, script, text};
 
 #[tokio::test]
-async fn a_script_runs_in_a_pod_and_what_it_wrote_and_left_comes_back() {
+async fn a_script_runs_in_a_pod_and_returns_its_output_and_files() {
     for fixture in Fixture::of_each_kind().await {
         let source = "import os, sys\nprint(os.environ['ROCKBOT_INPUT'], open('a.csv').read(), '$(HOME) $$')\n\
                   print('err', file=sys.stderr)\nopen('here.txt', 'w').close()\n\
@@ -50,7 +50,7 @@ async fn a_large_script_and_its_input_travel_without_other_rights() {
 }
 
 #[tokio::test]
-async fn of_many_reports_some_come_and_the_last_and_they_are_no_output() {
+async fn of_many_reports_some_and_the_last_arrive_and_none_is_output() {
     for fixture in Fixture::of_each_kind().await {
         let source = "import os, time\nreports = int(os.environ['TOOLBUS_PROGRESS_FD'])\n\
                   for number in range(20_000):\n    \
@@ -103,7 +103,7 @@ async fn lines_and_reports_of_progress_come_while_a_script_runs() {
 }
 
 #[tokio::test]
-async fn a_script_that_takes_too_long_is_stopped_with_what_it_wrote_until_then() {
+async fn a_script_that_takes_too_long_is_stopped_with_its_output_so_far() {
     for fixture in Fixture::of_each_kind().await {
         let slow = Script { time: Duration::from_secs(2), ..script("import time\nprint('begun')\ntime.sleep(600)") };
         let outcome = fixture.run(slow).await.unwrap();
@@ -113,7 +113,7 @@ async fn a_script_that_takes_too_long_is_stopped_with_what_it_wrote_until_then()
 }
 
 #[tokio::test]
-async fn a_script_that_reports_all_the_time_has_no_more_of_it_and_its_files_come_back() {
+async fn a_script_that_floods_its_reports_gains_nothing_and_returns_its_files() {
     for fixture in Fixture::of_each_kind().await {
         // Several processes, and a pipe of 1 MiB (`F_SETPIPE_SZ`) if the user may have one, in which there always is
         // something.
@@ -212,7 +212,7 @@ async fn a_watch_that_is_cut_off_is_opened_again() {
 }
 
 #[tokio::test]
-async fn what_a_script_writes_to_the_log_itself_changes_only_its_own_result() {
+async fn a_script_that_forges_its_log_changes_only_its_own_result() {
     for fixture in Fixture::of_each_kind().await {
         // To the log of the container, past the supervisor: too long, no part, a file elsewhere, and much too much.
         let log = "import os\nstatus = dict(line.split(':', 1) for line in open('/proc/self/status'))\n\

@@ -16,8 +16,8 @@ pub(super) fn is_document(text: &str) -> bool {
     text.trim_start().starts_with(['{', '[']) && serde_json::from_str::<IgnoredAny>(text).is_ok()
 }
 
-/// Where the elements of a valid document begin, save the first of each array and object. The rank is the depth: an
-/// element is cut where a chunk cannot hold it.
+/// Positions at which the elements of a valid document begin, save the first of each array and object. The rank is the
+/// depth: an element is cut where a chunk cannot hold it.
 pub(super) struct JsonElements<'t> {
     bytes: &'t [u8],
     at: usize,

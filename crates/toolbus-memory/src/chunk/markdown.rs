@@ -1,7 +1,7 @@
 //! The blocks of a Markdown text: its headings of the first three levels, blank lines, fenced code and tables.
 //!
 //! Most of a text is paragraphs and code, and is passed over line by line; what could be anything else is given to a
-//! parser, in parts, so that neither time nor memory depend on what the text is. A part begins where no block can be
+//! parser, in parts, so that neither time nor memory depend on its content. A part begins where no block can be
 //! open: after a blank line, at a line that is not indented, and outside fenced code and HTML.
 
 use std::collections::VecDeque;
@@ -26,7 +26,7 @@ pub(super) struct Blocks<'t> {
     text: &'t str,
     /// Beginning of a line at which no block is open.
     at: usize,
-    /// End of the last line found in a part that the parser must see: what is before it is not looked through again.
+    /// End of the last line found in a part that the parser must see: text before it is not looked through again.
     notable: usize,
     found: VecDeque<CutMark>,
 }
@@ -46,7 +46,7 @@ impl<'t> Blocks<'t> {
         rest.get(..memchr(b'\n', rest).map_or(rest.len(), |end| end + 1)).unwrap_or_default()
     }
 
-    /// Where the line begins that `at` is in.
+    /// Returns the beginning of the line that `at` is in.
     fn line_start(&self, at: usize) -> usize {
         let before = self.text.as_bytes().get(..at).unwrap_or_default();
         memrchr(b'\n', before).map_or(0, |newline| newline + 1)
@@ -91,7 +91,7 @@ impl<'t> Blocks<'t> {
         }
     }
 
-    /// Where the table ends that begins with this line, if it is certain: each of its lines begins with a bar.
+    /// Returns the end of the table that begins with this line, if it is certain: each of its lines begins with a bar.
     fn table(&self, start: usize, line: &[u8]) -> Option<usize> {
         let rows = start + line.len();
         let delimiters = self.line(rows);
@@ -204,7 +204,7 @@ impl<'t> Blocks<'t> {
                 _ => {}
             }
         }
-        // What the parser took for the last block may go on after the part that it saw.
+        // The last block of the parser may go on after the part that it saw.
         let last_line = self.line(last);
         let is_open = Fence::opened_by(last_line).is_some() || html_end(last_line).is_some();
         self.at = match last > start {
@@ -323,7 +323,7 @@ impl Fence {
         length >= self.length && is_blank(line.get(length..).unwrap_or_default())
     }
 
-    /// Where the block ends whose content this is: after the line that closes it, if any does.
+    /// Returns the end of the block with this content: after the line that closes it, if any does.
     fn end(&self, content: &[u8]) -> usize {
         let finder = memmem::Finder::new(if self.character == b'`' { b"```" } else { b"~~~" });
         let mut from = 0;
@@ -481,7 +481,7 @@ mod tests {
     }
 
     #[test]
-    fn a_block_longer_than_what_is_parsed_at_once_hides_no_heading_after_it() {
+    fn a_block_longer_than_a_parse_window_hides_no_heading_after_it() {
         let long = [
             "| a | b |\n|---|---|\n".to_owned() + &"| 1 | 2 |\n".repeat(40_000),
             "<div>\n".repeat(60_000),

@@ -1,4 +1,4 @@
-//! Where a text is cut, given the places that its structure offers.
+//! Cuts a text at positions that its structure offers.
 
 use std::collections::VecDeque;
 use std::iter::Peekable;
@@ -43,7 +43,7 @@ impl ChunkLimits {
     }
 }
 
-/// A place in a text, as its structure has it.
+/// A possible cut of a text, by its structure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct CutMark {
     /// Offset in bytes, of the first character of a line or of an element.
@@ -92,7 +92,8 @@ struct Packer<'t, M: Iterator<Item = CutMark>> {
 }
 
 impl<M: Iterator<Item = CutMark>> Packer<'_, M> {
-    /// Where the chunk from `start` ends: between `low` and `high`, and before `wanted` if the structure allows it.
+    /// Returns the end of the chunk from `start`: between `low` and `high`, and before `wanted` if the structure allows
+    /// it.
     fn cut(&mut self, start: usize, low: usize, wanted: usize, high: usize) -> usize {
         while self.window.front().is_some_and(|mark| mark.at <= start) {
             self.window.pop_front();

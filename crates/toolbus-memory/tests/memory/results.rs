@@ -109,7 +109,7 @@ async fn a_rule_of_the_tool_gives_length_time_keys_and_the_beginning() {
 }
 
 #[tokio::test]
-async fn a_table_is_not_longer_than_the_result_that_would_have_been_answered_as_it_is() {
+async fn a_table_is_not_longer_than_the_largest_unsplit_result() {
     let (splitter, caller) = (splitter(&MemoryConfig::default()), caller(Some("abc")));
     let text: String = (0..150).map(|n| format!("# {n} {}\n\n{}\n\n", "a".repeat(200), "b ".repeat(700))).collect();
     for max in [1500, 2000, 8000] {
@@ -131,7 +131,7 @@ async fn a_result_that_memory_has_no_room_for_is_refused_and_leaves_nothing() {
 }
 
 #[tokio::test]
-async fn a_caller_that_cannot_be_told_from_others_is_refused() {
+async fn an_unidentified_caller_is_refused() {
     let splitter = splitter(&MemoryConfig::default());
     let error = splitter.split(result(Caller::unknown(), &manual())).await.unwrap_err();
     assert_eq!(error, "its caller cannot be told from others");

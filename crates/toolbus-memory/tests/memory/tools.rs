@@ -54,7 +54,7 @@ impl Fixture {
 }
 
 #[tokio::test]
-async fn what_is_saved_is_listed_found_read_and_deleted() {
+async fn a_saved_entry_is_listed_found_read_and_deleted() {
     let fixture = fixture(&MemoryConfig::default());
     let saved = json!({"key": "Plan", "value": "Buy\nmilk", "category": "todo", "tags": ["shop", "a`b"]});
     let text = fixture.text("abc", SAVE, saved).await;
@@ -74,7 +74,7 @@ async fn what_is_saved_is_listed_found_read_and_deleted() {
 }
 
 #[tokio::test]
-async fn an_entry_expires_after_the_time_that_was_asked_for() {
+async fn an_entry_expires_after_the_requested_time() {
     let fixture = fixture(&MemoryConfig::default());
     fixture.text("abc", SAVE, json!({"key": "a", "value": "x", "ttl_minutes": 1})).await;
     fixture.text("abc", SAVE, json!({"key": "b", "value": "x"})).await;
@@ -118,7 +118,7 @@ async fn a_long_entry_is_read_in_pages() {
 }
 
 #[tokio::test]
-async fn a_write_over_a_limit_is_an_error_that_says_what_to_do() {
+async fn a_write_over_a_limit_is_an_error_with_a_remedy() {
     let config = MemoryConfig { max_entries_per_namespace: 1, ..MemoryConfig::default() };
     let fixture = fixture(&config);
     fixture.text("abc", SAVE, json!({"key": "a", "value": "x"})).await;
@@ -148,7 +148,7 @@ async fn a_key_or_session_that_cannot_be_used_is_an_invalid_argument() {
 }
 
 #[tokio::test]
-async fn a_caller_that_cannot_be_told_from_others_has_no_memory() {
+async fn an_unidentified_caller_has_no_memory() {
     let fixture = fixture(&MemoryConfig::default());
     for (name, arguments) in [
         (SAVE, json!({"key": "a", "value": "x"})),
@@ -163,7 +163,7 @@ async fn a_caller_that_cannot_be_told_from_others_has_no_memory() {
 }
 
 #[test]
-fn only_saving_and_deleting_change_anything_and_it_is_said_that_entries_are_lost() {
+fn only_save_and_delete_have_effects_and_volatile_memory_is_described() {
     let Fixture { tools, .. } = fixture(&MemoryConfig::default());
     let names: Vec<_> = tools.iter().map(|tool| &*tool.descriptor.name).collect();
     assert_eq!(names, NAMES);

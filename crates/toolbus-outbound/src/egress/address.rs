@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 /// The address at which virtual machines of Azure reach their host, which hands out credentials.
 const AZURE_HOST: Ipv4Addr = Ipv4Addr::new(168, 63, 129, 16);
 
-/// Describes an address, unless it is a unicast address of the public Internet: "a private network", say.
+/// Describes an address, unless it is a unicast address of the public Internet, such as "a private network".
 pub(super) fn special(address: IpAddr) -> Option<&'static str> {
     match address {
         IpAddr::V4(address) => special_v4(address),

@@ -31,7 +31,7 @@ const ALPN: [&[u8]; 2] = [b"h2", b"http/1.1"];
 /// The addresses of a name, or why there are none.
 type Addresses = Pin<Box<dyn Future<Output = io::Result<Vec<IpAddr>>> + Send>>;
 
-/// Looks the addresses of a name up; the default asks the system.
+/// Looks the addresses of a name up; the default queries the system.
 pub type HostLookup = Arc<dyn Fn(String) -> Addresses + Send + Sync>;
 
 /// Sends requests to hosts that the rules allow. Clones share rules and settings.
@@ -52,7 +52,7 @@ impl fmt::Debug for Egress {
     }
 }
 
-/// Why there is no response.
+/// Reason that there is no response.
 #[derive(Debug, thiserror::Error)]
 pub enum EgressError {
     /// The rules refuse it.
@@ -153,7 +153,7 @@ pub fn next_hop(response: &Response) -> Option<Result<Url, EgressError>> {
     Some(target.ok_or(EgressError::Redirect))
 }
 
-/// Finds what the lookup below the client said.
+/// Finds the refusal of the lookup below the client.
 fn judge(error: reqwest::Error) -> EgressError {
     let sources = std::iter::successors(error.source(), |&error| error.source());
     match sources.filter_map(|source| source.downcast_ref::<Refusal>()).next() {
@@ -177,11 +177,11 @@ struct GuardedLookup {
 
 impl Resolve for GuardedLookup {
     fn resolve(&self, name: Name) -> Resolving {
-        let asked = name.as_str().trim_end_matches('.').to_ascii_lowercase();
+        let looked_up = name.as_str().trim_end_matches('.').to_ascii_lowercase();
         // With a proxy, any other name is that of the proxy, which the operator has chosen.
-        let is_proxy = self.rules.proxy() == ProxyMode::Environment && asked != self.target.host;
+        let is_proxy = self.rules.proxy() == ProxyMode::Environment && looked_up != self.target.host;
         let (rules, lists, target) = (Arc::clone(&self.rules), self.lists.clone(), self.target.clone());
-        let found = (self.lookup)(asked);
+        let found = (self.lookup)(looked_up);
         Box::pin(async move {
             let found = found.await?;
             let mut refused = None;

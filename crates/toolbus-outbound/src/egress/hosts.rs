@@ -28,7 +28,7 @@ enum HostPattern {
     Network(IpNet),
 }
 
-/// Why a string is no [`HostRule`].
+/// Reason that a string is no [`HostRule`].
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "`{0}` is no host: write a name, `*.` and a name, an address, a network such as `10.0.0.0/8`, or a name or \
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_host_is_refused() {
+    fn an_invalid_host_is_refused() {
         for text in [
             "",
             "*",

@@ -1,4 +1,4 @@
-//! Which URLs and addresses may be reached.
+//! Rules of the URLs and addresses that may be reached.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -55,7 +55,7 @@ impl Default for EgressConfig {
     }
 }
 
-/// Why a URL or an address may not be reached.
+/// Reason that a URL or an address may not be reached.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
     /// Another protocol.
@@ -106,7 +106,7 @@ impl Refusal {
     }
 }
 
-/// Which hosts callers may make the daemon reach, for all agents and for each.
+/// Rules of the hosts that callers may make the daemon reach, for all agents and for each.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct EgressRules {
     config: EgressConfig,

@@ -189,7 +189,7 @@ fn whatever_is_not_public_is_refused_in_every_spelling() {
 }
 
 #[test]
-fn what_is_public_may_be_reached() {
+fn public_addresses_may_be_reached() {
     let rules = rules(&[], &[]);
     for url in [
         "http://example.com/",
@@ -304,7 +304,7 @@ fn the_lists_of_an_agent_narrow_and_never_widen() {
     assert!(allows(&Caller::unknown(), "https://other.org/").is_ok());
 }
 
-/// A server that answers each connection with `response`, and counts them.
+/// A server that sends `response` on each connection, and counts them.
 async fn server(response: &'static str) -> (SocketAddr, Arc<AtomicUsize>, JoinSet<()>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let (address, count) = (listener.local_addr().unwrap(), Arc::<AtomicUsize>::default());
@@ -324,15 +324,15 @@ async fn server(response: &'static str) -> (SocketAddr, Arc<AtomicUsize>, JoinSe
 const HELLO: &str = "HTTP/1.1 200 OK\r\ncontent-length: 5\r\nset-cookie: a=b\r\n\r\nhello";
 
 /// An egress whose names resolve in turn to each of these lists of addresses, the last one from then on.
-fn resolving(rules: EgressRules, answers: Vec<Vec<&'static str>>) -> (Egress, Arc<AtomicUsize>) {
-    let asked = Arc::<AtomicUsize>::default();
-    let count = Arc::clone(&asked);
+fn resolving(rules: EgressRules, results: Vec<Vec<&'static str>>) -> (Egress, Arc<AtomicUsize>) {
+    let lookups = Arc::<AtomicUsize>::default();
+    let count = Arc::clone(&lookups);
     let lookup: HostLookup = Arc::new(move |_| {
-        let nth = count.fetch_add(1, Ordering::SeqCst).min(answers.len() - 1);
-        let found = answers[nth].iter().map(|address| address.parse().unwrap()).collect();
+        let nth = count.fetch_add(1, Ordering::SeqCst).min(results.len() - 1);
+        let found = results[nth].iter().map(|address| address.parse().unwrap()).collect();
         Box::pin(async move { Ok(found) })
     });
-    (Egress::new(rules, "toolbus-test").unwrap().with_lookup(lookup), asked)
+    (Egress::new(rules, "toolbus-test").unwrap().with_lookup(lookup), lookups)
 }
 
 async fn get(egress: &Egress, url: &str) -> Result<String, EgressError> {
@@ -341,10 +341,10 @@ async fn get(egress: &Egress, url: &str) -> Result<String, EgressError> {
 }
 
 #[tokio::test]
-async fn a_name_that_resolves_to_what_is_not_public_is_refused_and_nothing_is_connected_to() {
+async fn a_name_that_resolves_to_a_private_address_is_refused_without_a_connection() {
     let (address, connections, _serving) = server(HELLO).await;
     for resolved in ["127.0.0.1", "::ffff:127.0.0.1", "::1", "10.0.0.1", "169.254.169.254", "0.0.0.0", "fd00::1"] {
-        // The port would be allowed: the address alone is what is refused.
+        // The port would be allowed: the address alone is refused.
         let config = EgressConfig { ports: vec![address.port()], ..EgressConfig::default() };
         let (egress, _) =
             resolving(EgressRules::new(config, BTreeMap::new(), HostLists::default()), vec![vec![resolved]]);
@@ -358,20 +358,20 @@ async fn a_name_that_resolves_to_what_is_not_public_is_refused_and_nothing_is_co
 async fn of_several_addresses_only_those_are_connected_to_that_are_allowed() {
     let (address, connections, _serving) = server(HELLO).await;
     let allowed = format!("127.0.0.1:{}", address.port());
-    let (egress, asked) = resolving(rules(&[&allowed], &[]), vec![vec!["127.0.0.2", "127.0.0.1", "10.0.0.1"]]);
+    let (egress, lookups) = resolving(rules(&[&allowed], &[]), vec![vec!["127.0.0.2", "127.0.0.1", "10.0.0.1"]]);
     assert_eq!(get(&egress, &format!("http://mixed.example.com:{}/", address.port())).await.unwrap(), "hello");
-    assert_eq!((connections.load(Ordering::SeqCst), asked.load(Ordering::SeqCst)), (1, 1));
+    assert_eq!((connections.load(Ordering::SeqCst), lookups.load(Ordering::SeqCst)), (1, 1));
 }
 
 #[tokio::test]
 async fn the_address_that_was_checked_is_the_one_connected_to_and_each_request_is_checked_again() {
     let (address, connections, _serving) = server(HELLO).await;
     let allowed = format!("127.0.0.1:{}", address.port());
-    // A name that changes what it resolves to between two requests, as rebinding does.
-    let (egress, asked) = resolving(rules(&[&allowed], &[]), vec![vec!["127.0.0.1"], vec!["127.0.0.3"]]);
+    // A name that resolves to another address at the second request, as rebinding does.
+    let (egress, lookups) = resolving(rules(&[&allowed], &[]), vec![vec!["127.0.0.1"], vec!["127.0.0.3"]]);
     let url = format!("http://rebind.example.com:{}/", address.port());
     assert_eq!(get(&egress, &url).await.unwrap(), "hello");
-    assert_eq!(asked.load(Ordering::SeqCst), 1, "a second lookup could answer something else");
+    assert_eq!(lookups.load(Ordering::SeqCst), 1, "a second lookup could return another address");
     assert!(matches!(get(&egress, &url).await, Err(EgressError::Refused(_))));
     assert_eq!(connections.load(Ordering::SeqCst), 1);
 }

@@ -258,13 +258,13 @@ impl AgentMessagePart {
 }
 
 impl AgentTaskResult {
-    /// Returns what the agent says, and the parts of what it made, as one text. Empty if there is neither.
+    /// Returns the agent's message and the parts of its artifacts as one text. Empty if there is neither.
     #[must_use]
     pub fn text(&self) -> String {
-        let said = self.message.iter().flat_map(|message| &message.parts);
+        let message = self.message.iter().flat_map(|message| &message.parts);
         let made = self.artifacts.iter().flat_map(|artifact| &artifact.parts);
         let texts: Vec<&str> =
-            said.chain(made).filter_map(|part| part.text.as_deref().or(part.data.as_deref())).collect();
+            message.chain(made).filter_map(|part| part.text.as_deref().or(part.data.as_deref())).collect();
         texts.join("\n\n")
     }
 }
@@ -383,14 +383,14 @@ mod tests {
     }
 
     #[test]
-    fn a_card_is_read_in_any_case_and_without_what_is_null_or_unknown() {
+    fn a_card_is_read_in_any_case_without_null_and_unknown_fields() {
         let body = br#"{"AgentName":"Bob","description":null,"skills":[{"Id":"sum","name":"Sum","tags":null,"X":1}],"isDeregistering":false,"supportsStreaming":true}"#;
         let card = AgentCard::parse(body).unwrap();
         assert_snapshot!(written(&card), @r#"{"agentName":"Bob","description":null,"version":null,"skills":[{"id":"sum","name":"Sum","description":null,"tags":[],"examples":[]}],"isDeregistering":false}"#);
     }
 
     #[test]
-    fn a_body_that_names_a_member_twice_or_lacks_one_is_refused() {
+    fn a_body_with_a_duplicate_or_missing_field_is_refused() {
         let error = |body: &str| AgentCard::parse(body.as_bytes()).unwrap_err().to_string();
         assert_eq!(error(r#"{"agentName":"a","AgentName":"b"}"#), "duplicate member `agentName`");
         assert_eq!(error(r#"{"agentName":""}"#), "missing member `agentName`");

@@ -132,7 +132,7 @@ pub fn messages() -> Value {
     })
 }
 
-/// Sets the fields that must be there: types say it of what is written, and the functions that read say it of the rest.
+/// Sets the required fields: types define those of written messages, and the parsers those of the rest.
 fn require(definition: &mut Value, required: &[&str]) {
     for (_, field) in fields(definition).filter(|(name, _)| required.contains(&name.as_str())) {
         never_null(field);
@@ -145,7 +145,7 @@ fn require(definition: &mut Value, required: &[&str]) {
     }
 }
 
-/// Tells fields that are left out from those that are written as null, which the types do not.
+/// Distinguishes fields that are left out from those that are written as null, which the types do not.
 fn as_written(definition: &mut Value) {
     let required = definition.get("required").cloned().unwrap_or_default();
     let is_required = |name: &str| required.as_array().is_some_and(|names| names.iter().any(|known| known == name));
@@ -181,8 +181,8 @@ fn never_null(field: &mut Map<String, Value>) {
     }
 }
 
-/// Makes a schema fit for readers of other languages: without links of Rust's documentation, and with an enumeration in
-/// place of alternative constants, of which generators of types make a type each.
+/// Makes a schema fit for readers of other languages: without links of Rust's documentation, and with an enumeration
+/// instead of alternative constants, of which generators of types make a type each.
 fn for_readers(schema: &mut Schema) {
     if let Some(Value::String(description)) = schema.get_mut("description") {
         let paragraphs = description.split("\n\n").map(|paragraph| paragraph.replace('\n', " "));

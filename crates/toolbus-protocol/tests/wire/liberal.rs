@@ -27,7 +27,7 @@ fn properties(headers: &[(&str, &str)]) -> Properties {
 }
 
 #[test]
-fn member_names_are_read_in_any_case() {
+fn field_names_are_read_in_any_case() {
     for body in [
         r#"{"toolCallId":"1","toolName":"t","arguments":"{}","sessionId":"s","batchId":"b"}"#,
         r#"{"ToolCallId":"1","ToolName":"t","Arguments":"{}","SessionId":"s","BatchId":"b"}"#,
@@ -46,7 +46,7 @@ fn member_names_are_read_in_any_case() {
 }
 
 #[test]
-fn unknown_members_and_white_space_are_ignored() {
+fn unknown_fields_and_white_space_are_ignored() {
     let body = " \r\n\t{ \"extra\" : [1, {\"toolName\": \"not me\"}] , \"toolName\" : \"t\" , \"\" : null } \n";
     assert_eq!(parsed(body), ToolInvokeRequest { tool_name: "t".to_owned(), ..ToolInvokeRequest::default() });
 }
@@ -72,7 +72,7 @@ fn arguments_are_read_as_text_or_as_a_value() {
 }
 
 #[test]
-fn absent_null_and_empty_members_read_alike() {
+fn absent_null_and_empty_fields_read_alike() {
     let plain = parsed(r#"{"toolName":"t"}"#);
     assert_eq!(parsed(r#"{"toolName":"t","toolCallId":null,"arguments":null,"sessionId":null,"batchId":null}"#), plain);
     assert_eq!(parsed(r#"{"toolName":"t","toolCallId":""}"#), plain);
@@ -148,7 +148,7 @@ fn a_refusal_never_repeats_values() {
 }
 
 #[test]
-fn a_member_named_twice_is_refused_at_every_level() {
+fn a_duplicate_field_is_refused_at_every_level() {
     for (body, name) in [
         (r#"{"toolName":"a","toolName":"b"}"#, "toolName"),
         (r#"{"toolName":"a","ToolName":"a"}"#, "ToolName"),
@@ -313,7 +313,7 @@ fn a_flood_of_headers_is_not_kept() {
 }
 
 #[test]
-fn what_narrows_the_sender_is_read_behind_any_number_of_headers() {
+fn profile_and_binding_are_read_behind_any_number_of_headers() {
     for doubled in ["", "rb-"] {
         let mut headers: Vec<_> = (0..5000).map(|n| (format!("rb-{n}"), "x".to_owned())).collect();
         headers.push((format!("{doubled}rb-tool-profile"), "subagent".to_owned()));

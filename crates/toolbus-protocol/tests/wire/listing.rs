@@ -30,7 +30,7 @@ fn with_names(count: usize) -> String {
 }
 
 #[test]
-fn a_request_for_tools_is_read_with_member_names_in_any_case() {
+fn a_request_for_tools_is_read_with_field_names_in_any_case() {
     let expected = ToolListRequest {
         session_id: Some("s".to_owned()),
         profile: Some("subagent".to_owned()),
@@ -49,7 +49,7 @@ fn a_request_for_tools_is_read_with_member_names_in_any_case() {
 }
 
 #[test]
-fn absent_null_and_empty_members_of_a_request_for_tools_read_alike() {
+fn absent_null_and_empty_fields_of_a_request_for_tools_read_alike() {
     for body in [
         "{}",
         r#"{"sessionId":null,"profile":null,"binding":null,"format":null,"names":null,"ifVersion":null}"#,
@@ -118,7 +118,7 @@ fn a_request_for_tools_is_written_with_nulls_in_the_order_of_the_wire() {
 }
 
 #[test]
-fn a_list_of_tools_is_written_as_the_wire_says() {
+fn a_list_of_tools_is_written_in_the_wire_format() {
     let response = ToolListResponse {
         agent: "ana".to_owned(),
         version: "5f1c".to_owned(),
@@ -163,7 +163,7 @@ fn a_ping_with_a_body_that_is_no_object_is_refused() {
 }
 
 #[test]
-fn a_pong_says_what_the_daemon_is() {
+fn a_pong_survives_writing_and_reading() {
     let pong = Pong {
         name: "toolbus".to_owned(),
         version: "0.1.0".to_owned(),
@@ -192,7 +192,7 @@ fn the_end_of_a_session_is_read_as_liberally() {
 }
 
 #[test]
-fn a_change_of_tools_names_what_came_and_what_went() {
+fn a_change_of_tools_lists_added_and_removed_names() {
     let changed = ToolsChanged {
         version: "5f1c".to_owned(),
         added: vec!["fs.read".to_owned()],
@@ -240,7 +240,7 @@ fn topics_types_and_trust_are_named_as_on_the_wire() {
 }
 
 #[test]
-fn an_answer_that_comes_back_is_never_taken_for_a_request() {
+fn a_reply_on_a_request_topic_is_never_taken_for_a_request() {
     for (reply, request) in [
         (message_type::TOOL_LIST_RESPONSE, message_type::TOOL_LIST_REQUEST),
         (message_type::PONG, message_type::PING),

@@ -31,7 +31,7 @@ fn an_index_is_written_byte_for_byte_as_peers_write_it() {
 }
 
 #[test]
-fn an_index_of_a_newer_peer_is_read_without_what_is_new() {
+fn an_index_of_a_newer_peer_is_read_without_its_new_fields() {
     let newer = INDEX.replace(
         r#""toolNames""#,
         r#""promptCount":1,"promptNames":["p"],"resourceCount":0,"resourceNames":[],"serverId":"0123456789ab","fingerprint":"f","toolFingerprints":{"read_file":"a"},"version":null,"identityHash":null,"handback":false,"toolNames""#,
@@ -69,7 +69,7 @@ fn details_carry_schemas_as_text() {
 }
 
 #[test]
-fn details_say_why_there_are_none_and_what_the_server_says_of_itself() {
+fn details_have_an_error_or_the_description_and_instructions_of_the_server() {
     let response = McpGetServiceDetailsResponse {
         server_name: "x".to_owned(),
         error: Some("Server 'x' is not connected".to_owned()),
@@ -86,7 +86,7 @@ fn details_say_why_there_are_none_and_what_the_server_says_of_itself() {
 }
 
 #[test]
-fn a_request_to_add_a_server_is_read_with_member_names_in_any_case() {
+fn a_request_to_add_a_server_is_read_with_field_names_in_any_case() {
     let expected = McpRegisterServerRequest {
         server_name: "files".to_owned(),
         kind: "sse".to_owned(),
@@ -123,7 +123,7 @@ fn a_request_about_a_server_must_name_it() {
 }
 
 #[test]
-fn answers_to_requests_to_add_and_remove_say_whether_that_was_done() {
+fn replies_to_requests_to_add_and_remove_have_their_success() {
     let added = McpRegisterServerResponse {
         server_name: "files".to_owned(),
         success: true,
@@ -136,7 +136,7 @@ fn answers_to_requests_to_add_and_remove_say_whether_that_was_done() {
 }
 
 #[test]
-fn what_is_not_offered_is_answered_with_the_members_that_agents_need() {
+fn replies_to_unsupported_requests_have_the_fields_that_agents_need() {
     let error = Some("no".to_owned());
     let server_name = "files".to_owned();
     insta::assert_snapshot!(round_trip(&McpGetPromptResponse { server_name: server_name.clone(), prompt_name: "p".to_owned(), error: error.clone(), ..McpGetPromptResponse::default() }), @r#"{"serverName":"files","promptName":"p","description":null,"messages":[],"error":"no"}"#);
@@ -146,7 +146,7 @@ fn what_is_not_offered_is_answered_with_the_members_that_agents_need() {
 }
 
 #[test]
-fn members_that_an_answer_repeats_are_read_from_any_request() {
+fn fields_that_a_reply_repeats_are_read_from_any_request() {
     let echoed =
         McpEchoed::parse(br#"{"ServerName":"files","uri":"file:///a","answers":{"deep":[1]},"promptName":null}"#);
     let expected = McpEchoed { server_name: "files".to_owned(), uri: "file:///a".to_owned(), ..McpEchoed::default() };
@@ -187,7 +187,7 @@ fn types_and_topics_are_spelled_as_peers_spell_them() {
 }
 
 #[test]
-fn no_answer_goes_where_requests_about_servers_travel_and_answers_to_them_have_their_place() {
+fn replies_about_servers_go_to_no_request_topic() {
     let carries_requests = |name: &str| topic::REQUEST_TOPICS.iter().any(|pattern| topic::matches(pattern, name));
     for name in [topic::TOOL_INVOKE_MCP, topic::MCP_REFRESH, topic::MCP_MANAGE] {
         assert!(carries_requests(name), "{name}");
@@ -198,7 +198,7 @@ fn no_answer_goes_where_requests_about_servers_travel_and_answers_to_them_have_t
 }
 
 #[test]
-fn an_index_is_answered_by_nobody() {
+fn an_index_gets_no_reply() {
     assert_eq!(kind(message_type::MCP_SERVERS_INDEXED, message_type::MCP_METADATA_REFRESH_REQUEST), Kind::Reply);
     assert_eq!(kind(message_type::MCP_REGISTER_SERVER_RESPONSE, ""), Kind::Reply);
     assert_eq!(kind(message_type::MCP_REGISTER_SERVER_REQUEST, ""), Kind::Foreign);

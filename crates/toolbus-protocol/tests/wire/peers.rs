@@ -157,7 +157,7 @@ fn a_request_with_every_header_is_read_exactly() {
 }
 
 #[test]
-fn an_answer_with_headers_is_read_exactly() {
+fn a_reply_with_headers_is_read_exactly() {
     let expected = reply_envelope(
         "7c9e6679742540de944be07fc1f90aea",
         message_type::TOOL_INVOKE_RESPONSE,

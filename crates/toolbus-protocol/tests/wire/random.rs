@@ -101,7 +101,7 @@ proptest! {
     }
 
     #[test]
-    fn topics_match_as_the_specification_says(
+    fn topics_match_as_the_specification_defines(
         pattern in topic_or_pattern("[ab*#]|"),
         name in topic_or_pattern("[abc]|"),
     ) {
@@ -166,7 +166,7 @@ proptest! {
     }
 
     #[test]
-    fn the_id_of_an_answer_depends_on_each_part(a in "[ab]{0,3}", b in "[ab]{0,3}", c in "[ab]{0,3}", d in "[ab]{0,3}") {
+    fn the_id_of_a_reply_depends_on_each_part(a in "[ab]{0,3}", b in "[ab]{0,3}", c in "[ab]{0,3}", d in "[ab]{0,3}") {
         let id = derived_message_id(&a, &b, &c);
         prop_assert_eq!(id.len(), 32);
         prop_assert!(id.bytes().all(|byte| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte)));

@@ -40,7 +40,7 @@ fn check(file: &str, document: &Value) {
 }
 
 #[test]
-fn the_documents_are_what_the_types_say() {
+fn the_documents_are_those_of_the_types() {
     check("messages.schema.json", &schema::messages());
     check("asyncapi.json", &schema::asyncapi());
 }
@@ -160,7 +160,7 @@ fn faults(message_type: &str, body: &Value, is_ours: bool) -> Vec<String> {
 }
 
 #[test]
-fn what_peers_and_plain_clients_write_is_valid() {
+fn messages_of_peers_and_plain_clients_are_valid() {
     let bodies = [
         (types::TOOL_INVOKE_REQUEST, examples::REQUEST_BODY),
         (types::TOOL_INVOKE_REQUEST, examples::MCP_REQUEST_BODY),

@@ -50,7 +50,7 @@ fn a_peers_request_for_a_script_is_read_exactly() {
 }
 
 #[test]
-fn members_of_a_request_for_a_script_are_read_in_any_case_and_unknown_ones_ignored() {
+fn fields_of_a_request_for_a_script_are_read_in_any_case_and_unknown_ones_ignored() {
     for body in [
         r#"{"toolCallId":"1","script":"pass","inputData":"{}","timeoutSeconds":5,"pipPackages":["a","b"]}"#,
         r#"{"ToolCallId":"1","Script":"pass","InputData":"{}","TimeoutSeconds":5,"PipPackages":["a","b"]}"#,
@@ -61,7 +61,7 @@ fn members_of_a_request_for_a_script_are_read_in_any_case_and_unknown_ones_ignor
 }
 
 #[test]
-fn absent_and_null_members_of_a_request_for_a_script_read_alike() {
+fn absent_and_null_fields_of_a_request_for_a_script_read_alike() {
     let plain = ScriptInvokeRequest { script: Some(String::new()), ..ScriptInvokeRequest::default() };
     for body in [
         r#"{"script":""}"#,
@@ -86,8 +86,8 @@ fn a_request_for_a_script_that_cannot_be_read_is_refused_in_words() {
         r#"{"script":"","inputData":{}}"#,
         "[]",
     ];
-    let told: Vec<String> = table.into_iter().map(|body| format!("{body}: {}", refusal(body))).collect();
-    insta::assert_snapshot!(told.join("\n"), @r#"
+    let errors: Vec<String> = table.into_iter().map(|body| format!("{body}: {}", refusal(body))).collect();
+    insta::assert_snapshot!(errors.join("\n"), @r#"
     {"toolCallId":"1"}: missing member `script`
     {"script":null}: missing member `script`
     {"script":5}: invalid type: integer `5`, expected a string at line 1 column 11
@@ -102,7 +102,7 @@ fn a_request_for_a_script_that_cannot_be_read_is_refused_in_words() {
 }
 
 #[test]
-fn a_request_without_a_script_still_says_which_call_it_is() {
+fn a_request_without_a_script_still_has_its_call_id() {
     let request = ScriptInvokeRequest::parse_empty(br#"{"toolCallId":"1"}"#).unwrap();
     assert_eq!((request.tool_call_id.as_deref(), request.script), (Some("1"), None));
 }
@@ -118,7 +118,7 @@ fn a_request_for_a_script_is_written_with_nulls_and_always_with_a_time() {
 }
 
 #[test]
-fn what_became_of_a_script_is_written_as_peers_write_it() {
+fn the_outcome_of_a_script_is_written_as_peers_write_it() {
     assert_eq!(serde_json::to_string(&response(0)).unwrap(), RESPONSE_BODY);
     insta::assert_snapshot!(
         serde_json::to_string(&ScriptInvokeResponse { stderr: Some("no\n".to_owned()), output: None, ..response(3) }).unwrap(),
@@ -127,7 +127,7 @@ fn what_became_of_a_script_is_written_as_peers_write_it() {
 }
 
 #[test]
-fn whether_a_script_succeeded_is_its_exit_code_whatever_the_sender_says() {
+fn the_exit_code_decides_whether_a_script_succeeded_whatever_the_sender_declares() {
     assert_eq!(serde_json::from_str::<ScriptInvokeResponse>(RESPONSE_BODY).unwrap(), response(0));
     let body = RESPONSE_BODY.replace("\"exitCode\":0", "\"exitCode\":3");
     let read: ScriptInvokeResponse = serde_json::from_str(&body).unwrap();
@@ -143,7 +143,7 @@ fn requests_for_scripts_and_for_tools_do_not_belong_on_each_others_topics() {
 }
 
 #[test]
-fn no_answer_may_go_where_requests_for_scripts_travel() {
+fn no_reply_goes_to_the_request_topic_of_scripts() {
     let is_of_requests = |name: &str| topic::REQUEST_TOPICS.iter().any(|pattern| topic::matches(pattern, name));
     assert!(is_of_requests(topic::SCRIPT_INVOKE));
     assert!(!is_of_requests(topic::SCRIPT_RESULT));

@@ -92,7 +92,7 @@ fn a_refusal_is_written_as_a_peer_expects_it() {
 }
 
 #[test]
-fn a_refusal_says_when_to_come_back_and_what_is_known() {
+fn a_refusal_has_a_retry_time_and_an_outcome() {
     let error = ToolError {
         code: Code::Overloaded,
         is_retryable: true,
@@ -107,7 +107,7 @@ fn a_refusal_says_when_to_come_back_and_what_is_known() {
 }
 
 #[test]
-fn an_answer_to_cancel_is_written() {
+fn a_reply_to_cancel_is_written() {
     let response = ToolCancelResponse { tool_call_id: "call_1".to_owned(), cancelled: true };
     insta::assert_snapshot!(json(&response), @r#"{"toolCallId":"call_1","cancelled":true}"#);
 }
@@ -135,7 +135,7 @@ fn every_outcome_is_written_as_the_wire_names_it() {
 }
 
 #[test]
-fn an_answers_properties_are_written_as_a_peer_expects_them() {
+fn the_properties_of_a_reply_are_written_as_a_peer_expects_them() {
     let parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
     let envelope = Envelope {
         message_id: Some("7c9e6679742540de944be07fc1f90ae7".to_owned()),

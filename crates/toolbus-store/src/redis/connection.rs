@@ -39,11 +39,11 @@ struct Link {
     /// Counts connections, so that a failure ends none but the one that it happened on.
     number: u64,
     delays: ExponentialBackoff,
-    /// When the next attempt may be made, and why the last one failed.
+    /// Earliest time of the next attempt, and the reason that the last one failed.
     next: Option<(Instant, String)>,
 }
 
-/// Why an attempt failed.
+/// Reason that an attempt failed.
 enum RedisFailure {
     /// There is no connection.
     Away(String),
@@ -73,7 +73,7 @@ impl Connection {
         let why = match timeout(OPERATION_TIME, work).await {
             Ok(Ok(value)) => return Ok(value),
             Ok(Err(RedisFailure::Away(why))) => format!("it could not be reached at {}: {why}", self.address),
-            Ok(Err(RedisFailure::Redis { error, .. })) => format!("at {}: {}", self.address, told(&error)),
+            Ok(Err(RedisFailure::Redis { error, .. })) => format!("at {}: {}", self.address, described(&error)),
             Err(_) => format!("it has not answered at {} for {} s", self.address, OPERATION_TIME.as_secs()),
         };
         Err(StoreError::Failed(why))
@@ -114,7 +114,7 @@ impl Connection {
                 Ok((open, number))
             }
             Err(error) => {
-                let why = told(&error);
+                let why = described(&error);
                 let delay = link.delays.next().unwrap_or(LONGEST_DELAY).min(LONGEST_DELAY);
                 link.next = Some((self.clock.now() + delay, why.clone()));
                 Err(RedisFailure::Away(why))
@@ -132,8 +132,8 @@ fn delays() -> ExponentialBackoff {
         .build()
 }
 
-/// An error as operators read it.
-fn told(error: &RedisError) -> String {
+/// Describes an error for operators.
+fn described(error: &RedisError) -> String {
     if error.is_timeout() {
         return format!("no response within {} s", RESPONSE_TIME.as_secs());
     }

@@ -105,7 +105,7 @@ redis.call('HINCRBY', counts, 'entries', 1)
 redis.call('HINCRBY', counts, 'bytes', ENTRY_BYTES)
 return reply(0)";
 
-/// Arguments: run, answer, most entries, most bytes.
+/// Arguments: run, reply, most entries, most bytes.
 const FINISH: &str = "
 local found = known()
 if not found or found[3] ~= ARGV[4] then return reply(2) end
@@ -124,7 +124,7 @@ local found = known()
 if found and found[3] == ARGV[4] and not found[5] then drop(id) end
 return reply(0)";
 
-/// Arguments, in the place of the id: instance; then milliseconds of the lease.
+/// Arguments, instead of the id: instance; then milliseconds of the lease.
 const RENEW: &str = "
 redis.call('ZREMRANGEBYSCORE', leases, '-inf', text(now))
 redis.call('ZADD', leases, text(now + ARGV[4]), id)

@@ -250,7 +250,7 @@ impl RedisMemory {
         let mut known = since;
         let mut last = since.map_or(0, |since| since.revision);
         let (mut saved, mut keys) = (Vec::new(), None);
-        // What was deleted while pages are read is seen by the next search: the first page says how much was.
+        // The next search sees deletions during this one: the first page counts them.
         let mut first: Option<MemoryMark> = None;
         loop {
             let mut script = self.on(&self.scripts.changes, owner);
@@ -259,7 +259,7 @@ impl RedisMemory {
             let (epoch, deletions, revision, has_more, left, found): ChangesReply = self.run(&script).await?;
             let mark = MemoryMark { epoch: number_of(&epoch), deletions, revision };
             if first.or(known).is_some_and(|mark| mark.epoch != number_of(&epoch)) {
-                // Other data are in the place of those that were known.
+                // Other data replaced those that were known.
                 (known, first, last, keys) = (None, None, 0, None);
                 saved.clear();
                 continue;
@@ -364,7 +364,7 @@ impl WorkingMemory for RedisMemory {
     }
 }
 
-/// Returns the usage that the fields of `usage` tell.
+/// Returns the usage in the fields of `usage`.
 fn usage_of(fields: &HashMap<String, u64>, is_whole: bool) -> MemoryUsage {
     let (mut shares, mut namespaces) = (Vec::new(), Vec::new());
     for (field, &entries) in fields {
@@ -438,7 +438,7 @@ mod tests {
 
     /// As after the loss of a connection that had brought the server the script, and not its response to the daemon.
     #[tokio::test]
-    async fn a_deletion_that_is_run_again_says_that_the_entry_was_there() {
+    async fn a_repeated_deletion_reports_that_the_entry_existed() {
         let server = RedisServer::start().await;
         let settings = RedisSettings { url: server.url().parse().unwrap(), tls: None, prefix: "test".to_owned() };
         let redis = Arc::new(Redis::new(&settings, Clock::SYSTEM).unwrap());
@@ -457,7 +457,7 @@ mod tests {
         assert!(memory.run::<bool>(&deletion).await.unwrap());
         assert!(memory.run::<bool>(&deletion).await.unwrap());
         assert!(!memory.delete(owner.clone(), key.clone()).await.unwrap());
-        // What was saved since stays.
+        // An entry that was saved since stays.
         memory.save(owner.clone(), entry()).await.unwrap();
         assert!(memory.run::<bool>(&deletion).await.unwrap());
         assert!(memory.get(owner, key.clone()).await.unwrap().is_some());

@@ -14,7 +14,7 @@ redis.call('HSET', KEYS[1], ARGV[1], ARGV[2])
 redis.call('HINCRBY', KEYS[2], ARGV[4], 1)
 return 1";
 
-/// As `PUT`, where the present value is the expected one, or the new one already.
+/// Variant of `PUT` that applies where the present value is the expected one, or the new one already.
 ///
 /// Arguments as for `PUT`, then: the expected value, `1` if one is expected. Returns 1, 0 if the namespace is full, and
 /// -1 if there is another value.
@@ -50,7 +50,7 @@ redis.call('HSETNX', KEYS[1], 'data', ARGV[1])
 local versions = redis.call('HMGET', KEYS[1], 'data', unpack(ARGV, 2))
 return versions";
 
-/// Announces a replica, and forgets those that have not announced themselves for longer than they said.
+/// Announces a replica, and forgets those that have not announced themselves for longer than they declared.
 ///
 /// Keys: the times, the announcements. Arguments: id, announcement, milliseconds that it holds, most announcements that
 /// are returned. Returns the server's time in milliseconds, and the announcements, the replica's own among them.

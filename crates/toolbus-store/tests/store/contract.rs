@@ -21,7 +21,7 @@ async fn stores() -> (Guards, [Arc<dyn Store>; 3]) {
 
 #[tokio::test]
 async fn a_value_is_found_until_it_is_replaced_or_deleted() {
-    let (_places, stores) = stores().await;
+    let (_guards, stores) = stores().await;
     for store in stores {
         assert_eq!(store.get("a", "key").await, Ok(None));
         store.put("a", "key", b"one".to_vec()).await.unwrap();
@@ -36,7 +36,7 @@ async fn a_value_is_found_until_it_is_replaced_or_deleted() {
 
 #[tokio::test]
 async fn a_value_holds_any_bytes_and_a_key_any_text() {
-    let (_places, stores) = stores().await;
+    let (_guards, stores) = stores().await;
     let bytes: Vec<u8> = (0..=u8::MAX).collect();
     for store in stores {
         for key in ["ü'\"; DROP TABLE entries; --", "a\0b", "a", " a", "A", "%", "\n"] {
@@ -50,7 +50,7 @@ async fn a_value_holds_any_bytes_and_a_key_any_text() {
 
 #[tokio::test]
 async fn namespaces_know_nothing_of_each_other() {
-    let (_places, stores) = stores().await;
+    let (_guards, stores) = stores().await;
     for store in stores {
         store.put("a", "b:key", b"of a".to_vec()).await.unwrap();
         store.put("a:b", "key", b"of a:b".to_vec()).await.unwrap();
@@ -64,7 +64,7 @@ async fn namespaces_know_nothing_of_each_other() {
 
 #[tokio::test]
 async fn a_value_is_replaced_only_where_the_present_one_is_as_expected() {
-    let (_places, stores) = stores().await;
+    let (_guards, stores) = stores().await;
     for store in stores {
         assert_eq!(store.replace("a", "key", Some(b"one"), b"two".to_vec()).await, Ok(false));
         assert_eq!(store.get("a", "key").await, Ok(None));
@@ -79,8 +79,8 @@ async fn a_value_is_replaced_only_where_the_present_one_is_as_expected() {
 }
 
 #[tokio::test]
-async fn of_many_that_expect_the_same_one_replaces() {
-    let (_places, stores) = stores().await;
+async fn of_many_concurrent_replacements_one_succeeds() {
+    let (_guards, stores) = stores().await;
     for store in stores {
         for expected in [None, Some(b"before".to_vec())] {
             let mut writers = tokio::task::JoinSet::new();
@@ -97,7 +97,7 @@ async fn of_many_that_expect_the_same_one_replaces() {
 
 #[tokio::test]
 async fn names_and_values_are_bounded() {
-    let (_places, stores) = stores().await;
+    let (_guards, stores) = stores().await;
     let (fits, long) = ("x".repeat(MAX_KEY), "x".repeat(MAX_KEY + 1));
     for store in stores {
         store.put(&fits, &fits, vec![7; MAX_VALUE]).await.unwrap();
@@ -156,7 +156,7 @@ async fn a_full_namespace_takes_no_further_key() {
 
 #[tokio::test]
 async fn many_at_once_lose_nothing() {
-    let (_places, stores) = stores().await;
+    let (_guards, stores) = stores().await;
     for store in stores {
         let mut writers = tokio::task::JoinSet::new();
         for number in 0..200 {

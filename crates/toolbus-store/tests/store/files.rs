@@ -6,23 +6,23 @@ use rusqlite::Connection;
 use toolbus_core::store::{Store, StoreError};
 use toolbus_store::Sqlite;
 
-use crate::place;
+use crate::file_in_folder;
 
 fn refusal(path: &Path) -> String {
     Sqlite::open(path).expect_err("a refusal").to_string()
 }
 
 #[tokio::test]
-async fn what_was_put_is_there_after_opening_again() {
-    let (_folder, path) = place("store.db");
+async fn values_survive_reopening() {
+    let (_folder, path) = file_in_folder("store.db");
     Sqlite::open(&path).unwrap().put("switches", "tool:echo", b"off".to_vec()).await.unwrap();
     let again = Sqlite::open(&path).unwrap();
     assert_eq!(again.get("switches", "tool:echo").await, Ok(Some(b"off".to_vec())));
 }
 
 #[tokio::test]
-async fn two_handles_on_one_file_see_what_the_other_did() {
-    let (_folder, path) = place("store.db");
+async fn two_handles_on_one_file_see_each_others_writes() {
+    let (_folder, path) = file_in_folder("store.db");
     let (one, other) = (Sqlite::open(&path).unwrap(), Sqlite::open(&path).unwrap());
     for number in 0..20 {
         one.put("a", "key", vec![number]).await.unwrap();
@@ -35,12 +35,12 @@ async fn two_handles_on_one_file_see_what_the_other_did() {
 }
 
 #[test]
-fn opening_a_file_leaves_it_to_whoever_holds_it() {
-    let (_folder, path) = place("store.db");
+fn a_refused_second_open_leaves_the_file_locked_by_its_holder() {
+    let (_folder, path) = file_in_folder("store.db");
     let held = Connection::open(&path).unwrap();
     held.execute_batch("BEGIN EXCLUSIVE").unwrap();
     insta::assert_snapshot!(refusal(&path), @"another process has held it for 5 s");
-    // SQLite tells connections of one process apart by itself; what the system knows is seen by another process only.
+    // SQLite distinguishes connections of one process by itself; what the system knows is seen by another process only.
     let inode = format!(":{} ", std::os::unix::fs::MetadataExt::ino(&path.metadata().unwrap()));
     // While other processes give up theirs, the system leaves out locks of what is read in pieces.
     let is_locked = || {
@@ -53,7 +53,7 @@ fn opening_a_file_leaves_it_to_whoever_holds_it() {
 #[test]
 fn a_new_file_can_be_opened_by_many_at_once() {
     for _ in 0..5 {
-        let (_folder, path) = place("store.db");
+        let (_folder, path) = file_in_folder("store.db");
         let together = Barrier::new(8);
         std::thread::scope(|scope| {
             let open = || {
@@ -81,15 +81,15 @@ async fn only_the_daemons_user_can_read_it() {
 }
 
 #[test]
-fn a_folder_that_does_not_exist_is_told() {
+fn a_missing_folder_is_an_error() {
     let folder = tempfile::tempdir().unwrap();
     insta::assert_snapshot!(refusal(&folder.path().join("no/store.db")), @"its folder does not exist; create it, for the daemon's user alone");
     insta::assert_snapshot!(refusal(folder.path()), @"it is no regular file");
 }
 
 #[test]
-fn a_file_that_is_no_database_is_told_and_left_alone() {
-    let (_folder, path) = place("store.db");
+fn a_file_that_is_no_database_is_refused_unchanged() {
+    let (_folder, path) = file_in_folder("store.db");
     for text in ["x".repeat(10_000), "short".to_owned()] {
         std::fs::write(&path, &text).unwrap();
         insta::allow_duplicates! {
@@ -100,8 +100,8 @@ fn a_file_that_is_no_database_is_told_and_left_alone() {
 }
 
 #[test]
-fn a_database_of_another_program_is_told_and_left_alone() {
-    let (_folder, path) = place("store.db");
+fn a_database_of_another_program_is_refused_unchanged() {
+    let (_folder, path) = file_in_folder("store.db");
     let other = Connection::open(&path).unwrap();
     other.execute_batch("CREATE TABLE theirs (id INTEGER)").unwrap();
     insta::assert_snapshot!(refusal(&path), @"it is a database of another program; name another file");
@@ -112,16 +112,16 @@ fn a_database_of_another_program_is_told_and_left_alone() {
 }
 
 #[test]
-fn a_file_of_a_later_version_is_told() {
-    let (_folder, path) = place("store.db");
+fn a_file_of_a_later_version_is_refused() {
+    let (_folder, path) = file_in_folder("store.db");
     drop(Sqlite::open(&path).unwrap());
     Connection::open(&path).unwrap().pragma_update(None, "user_version", 5).unwrap();
     insta::assert_snapshot!(refusal(&path), @"it has version 5, and this program knows 4: use the program that wrote it, or name another file");
 }
 
 #[tokio::test]
-async fn a_file_that_fails_says_so() {
-    let (_folder, path) = place("store.db");
+async fn a_failure_of_sqlite_is_an_error_of_the_call() {
+    let (_folder, path) = file_in_folder("store.db");
     let store = Sqlite::open(&path).unwrap();
     Connection::open(&path).unwrap().execute_batch("DROP TABLE entries").unwrap();
     let error = store.get("a", "b").await.unwrap_err();

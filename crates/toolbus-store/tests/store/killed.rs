@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 use toolbus_core::store::Store;
 use toolbus_store::{FileClaim, FileClaimError, Sqlite};
 
-use crate::place;
+use crate::file_in_folder;
 
 /// The program of `examples/put_and_wait.rs`, which is built with the tests.
 fn program() -> PathBuf {
@@ -16,17 +16,17 @@ fn program() -> PathBuf {
 }
 
 #[tokio::test]
-async fn what_a_killed_process_had_put_is_there() {
-    let (_folder, path) = place("store.db");
+async fn values_of_a_killed_process_are_kept() {
+    let (_folder, path) = file_in_folder("store.db");
     let mut child = Command::new(program()).arg(&path).stdout(Stdio::piped()).spawn().unwrap();
-    let mut said = String::new();
-    BufReader::new(child.stdout.take().unwrap()).read_line(&mut said).unwrap();
+    let mut printed = String::new();
+    BufReader::new(child.stdout.take().unwrap()).read_line(&mut printed).unwrap();
     let taken = FileClaim::new(&path, "the test").unwrap_err();
     assert!(matches!(&taken, FileClaimError::Taken(holder) if holder == "the example"), "{taken}");
     assert_eq!(FileClaim::holder(&path).unwrap().as_deref(), Some("the example"));
     child.kill().unwrap();
     child.wait().unwrap();
-    assert_eq!(said, "everything is put\n", "the child ended early");
+    assert_eq!(printed, "everything is put\n", "the child ended early");
 
     assert_eq!(FileClaim::holder(&path).unwrap(), None);
     let _claim = FileClaim::new(&path, "the test").unwrap();

@@ -96,7 +96,7 @@ fn started(run: u8, is_live: bool) -> EntryState {
 }
 
 #[tokio::test]
-async fn a_run_begins_once_and_is_answered_once() {
+async fn a_run_begins_once_and_ends_once() {
     for subject in ledgers(ROOMY).await {
         assert_eq!(subject.state(1).await, None);
         assert_eq!(subject.begin(begin(1, 1)).await, Begun::Begun);
@@ -112,7 +112,7 @@ async fn a_run_begins_once_and_is_answered_once() {
 }
 
 #[tokio::test]
-async fn the_second_of_two_answers_of_one_run_learns_the_first() {
+async fn the_second_reply_of_a_run_returns_the_first() {
     for subject in ledgers(ROOMY).await {
         subject.begin(begin(1, 1)).await;
         assert_eq!(subject.finish(1, 1, "unknown").await, Finished::Stored);
@@ -128,13 +128,13 @@ async fn operations_may_be_repeated() {
         assert_eq!(subject.begin(begin(1, 1)).await, Begun::Begun);
         assert_eq!(subject.begin(begin(1, 1)).await, Begun::Begun, "the same run");
         assert_eq!(subject.finish(1, 1, "paid").await, Finished::Stored);
-        assert_eq!(subject.finish(1, 1, "paid").await, Finished::Stored, "the same answer");
+        assert_eq!(subject.finish(1, 1, "paid").await, Finished::Stored, "the same reply");
         assert_eq!(subject.ledger.usage().entries, 1);
     }
 }
 
 #[tokio::test]
-async fn another_run_neither_answers_nor_releases() {
+async fn another_run_neither_finishes_nor_releases() {
     for subject in ledgers(ROOMY).await {
         subject.begin(begin(1, 1)).await;
         assert_eq!(subject.finish(1, 2, "paid").await, Finished::Forgotten);
@@ -159,7 +159,7 @@ async fn a_released_run_can_be_begun_again_and_an_answered_one_cannot_be_release
 }
 
 #[tokio::test]
-async fn a_request_that_cannot_be_told_from_another_takes_its_entry() {
+async fn a_request_that_replaces_another_takes_its_entry() {
     for subject in ledgers(ROOMY).await {
         subject.begin(begin(1, 1)).await;
         subject.finish(1, 1, "paid").await;
@@ -237,7 +237,7 @@ async fn expired_entries_are_removed_though_older_ones_live_longer() {
 }
 
 #[tokio::test]
-async fn expired_entries_make_room_for_an_answer_before_any_other() {
+async fn expired_entries_make_room_for_a_reply_before_others() {
     for subject in ledgers(LedgerLimits { max_bytes: 100 * ENTRY_BYTES, ..ROOMY }).await {
         for number in 0..100 {
             let ttl = if number == 0 { HOUR * 24 } else { HOUR / 4 };
@@ -277,7 +277,7 @@ async fn the_oldest_answered_entries_make_room_and_started_ones_never_do() {
 }
 
 #[tokio::test]
-async fn answers_are_bounded_in_bytes() {
+async fn replies_are_limited_in_bytes() {
     const REPLY: &str = "0123456789";
     let max_bytes = 3 * (ENTRY_BYTES + 10);
     for subject in ledgers(LedgerLimits { max_bytes, ..ROOMY }).await {
@@ -293,7 +293,7 @@ async fn answers_are_bounded_in_bytes() {
 }
 
 #[tokio::test]
-async fn of_many_that_begin_at_once_one_does() {
+async fn of_many_concurrent_begins_one_succeeds() {
     for subject in ledgers(ROOMY).await {
         let mut runs = tokio::task::JoinSet::new();
         for run in 0..100 {

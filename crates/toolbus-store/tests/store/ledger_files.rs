@@ -10,8 +10,8 @@ use toolbus_core::ledger::{Begun, ENTRY_BYTES, EntryState, Finished, Ledger, Led
 use toolbus_core::store::{Store, StoreError};
 use toolbus_store::{Sqlite, SqliteLedger};
 
+use crate::file_in_folder;
 use crate::ledger_contract::{begin, key, token};
-use crate::place;
 
 fn open(path: &Path) -> SqliteLedger {
     let limits = LedgerLimits { max_entries: 100, max_bytes: 1024 * 1024 };
@@ -19,8 +19,8 @@ fn open(path: &Path) -> SqliteLedger {
 }
 
 #[tokio::test]
-async fn what_began_and_how_it_was_answered_is_there_after_opening_again() {
-    let (_folder, path) = place("store.db");
+async fn runs_and_their_replies_survive_reopening() {
+    let (_folder, path) = file_in_folder("store.db");
     assert_eq!(open(&path).begin(begin(1, 2)).await, Ok(Begun::Begun));
     let again = open(&path);
     let started = EntryState::Started { run: token(2), instance: "one".into(), is_live: false };
@@ -35,8 +35,8 @@ async fn what_began_and_how_it_was_answered_is_there_after_opening_again() {
 }
 
 #[tokio::test]
-async fn of_two_processes_that_share_a_file_one_begins_and_one_answers() {
-    let (_folder, path) = place("store.db");
+async fn of_two_processes_on_one_file_one_begins_and_one_replies() {
+    let (_folder, path) = file_in_folder("store.db");
     let (one, other) = (open(&path), open(&path));
     assert_eq!(one.begin(begin(1, 2)).await, Ok(Begun::Begun));
     assert!(matches!(other.begin(begin(1, 9)).await, Ok(Begun::Known(_))));
@@ -50,7 +50,7 @@ async fn of_two_processes_that_share_a_file_one_begins_and_one_answers() {
 
 #[tokio::test]
 async fn a_ledger_joins_the_file_of_a_store_that_has_none() {
-    let (_folder, path) = place("store.db");
+    let (_folder, path) = file_in_folder("store.db");
     let store = Sqlite::open(&path).unwrap();
     store.put("a", "key", b"one".to_vec()).await.unwrap();
     drop(store);
@@ -63,8 +63,8 @@ async fn a_ledger_joins_the_file_of_a_store_that_has_none() {
 }
 
 #[tokio::test]
-async fn an_operation_that_fails_says_so_and_leaves_nothing() {
-    let (_folder, path) = place("store.db");
+async fn a_failed_operation_is_an_error_and_changes_nothing() {
+    let (_folder, path) = file_in_folder("store.db");
     let ledger = open(&path);
     let other = Connection::open(&path).unwrap();
     other.execute_batch("ALTER TABLE ledger RENAME TO moved").unwrap();

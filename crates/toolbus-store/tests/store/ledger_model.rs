@@ -55,9 +55,9 @@ enum Without {
     Nothing,
     /// An entry does not keep a run from beginning.
     BeginOnce,
-    /// A later answer takes the place of an earlier one.
+    /// A later reply replaces an earlier one.
     FinishOnce,
-    /// An unknown outcome is answered and not recorded.
+    /// A reply with an unknown outcome is sent and not recorded.
     RecordOfUnknown,
     /// A reply is published before it is recorded.
     RecordFirst,
@@ -204,9 +204,9 @@ impl World {
             Some("the tool had its effect twice")
         } else if self.replies.len() > usize::from(1 + 2 * self.expired) {
             // Beside the reply of the run that comes after it, an entry that expires costs the one that comes too late.
-            Some("there are different answers")
+            Some("there are different replies")
         } else if is_over && self.replies.is_empty() {
-            Some("there is no answer")
+            Some("there is no reply")
         } else {
             None
         }
@@ -231,7 +231,7 @@ fn explore(expiries: u8, without: Without) -> Result<usize, (&'static str, World
 }
 
 #[test]
-fn no_order_of_events_runs_a_request_twice_or_gives_it_two_answers() {
+fn no_order_of_events_runs_a_request_twice_or_replies_twice() {
     let worlds = explore(0, Without::Nothing).unwrap();
     assert!(worlds > 10_000, "{worlds} worlds");
 }
@@ -246,7 +246,7 @@ fn an_entry_that_expires_costs_one_more_run_at_most() {
 fn each_rule_is_needed() {
     let broken = |without| explore(0, without).unwrap_err().0;
     assert_eq!(broken(Without::BeginOnce), "the tool had its effect twice");
-    assert_eq!(broken(Without::FinishOnce), "there are different answers");
-    assert_eq!(broken(Without::RecordOfUnknown), "there are different answers");
-    assert_eq!(broken(Without::RecordFirst), "there are different answers");
+    assert_eq!(broken(Without::FinishOnce), "there are different replies");
+    assert_eq!(broken(Without::RecordOfUnknown), "there are different replies");
+    assert_eq!(broken(Without::RecordFirst), "there are different replies");
 }

@@ -18,7 +18,7 @@ const LIMITS: LedgerLimits = LedgerLimits { max_entries: 100, max_bytes: 1024 * 
 const TTL: u64 = 3600;
 const LEASE: u64 = 5;
 
-/// Keys, runs and answers are numbers below 3; the daemon of a run is its number.
+/// Keys, runs and replies are numbers below 3; the daemon of a run is its number.
 #[derive(Debug, Clone)]
 enum Step {
     LookUp(u8),

@@ -16,7 +16,7 @@ mod power_loss;
 mod redis;
 
 /// A new folder, and the path of a file in it.
-fn place(name: &str) -> (tempfile::TempDir, std::path::PathBuf) {
+fn file_in_folder(name: &str) -> (tempfile::TempDir, std::path::PathBuf) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join(name);
     (folder, path)

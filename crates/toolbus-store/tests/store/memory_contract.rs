@@ -122,7 +122,7 @@ async fn an_entry_has_its_category_tags_length_and_times() {
 }
 
 #[tokio::test]
-async fn no_owner_sees_replaces_or_deletes_what_is_anothers() {
+async fn no_owner_sees_replaces_or_deletes_entries_of_another() {
     for subject in memories(ROOMY).await {
         for (name, other) in [("ana", "ben"), ("a", "a/b"), ("x", "x\0"), ("x:", "x"), ("unknown:0::x", "unknown:0::y")]
         {
@@ -324,7 +324,7 @@ async fn a_search_ranks_and_filters() {
 }
 
 #[tokio::test]
-async fn a_search_sees_what_was_saved_and_deleted_since_the_last_one() {
+async fn a_search_sees_entries_saved_and_deleted_since_the_last_one() {
     for subject in memories(ROOMY).await {
         for number in 0..20 {
             subject.save("ana", vec![entry(&format!("a/{number:02}"), "text")]).await.unwrap();

@@ -7,16 +7,16 @@ use toolbus_core::Clock;
 use toolbus_memory::working_memory::WorkingMemory as _;
 use toolbus_store::SqliteMemory;
 
+use crate::file_in_folder;
 use crate::memory_contract::{ROOMY, entry, key, owner};
-use crate::place;
 
 fn open(path: &Path) -> SqliteMemory {
     SqliteMemory::open(path, ROOMY, Clock::SYSTEM).unwrap()
 }
 
 #[tokio::test]
-async fn a_check_leaves_nothing_that_is_found_and_fits_beside_what_is_there() {
-    let (_folder, path) = place("store.db-memory");
+async fn a_check_leaves_no_visible_entry_and_keeps_the_others() {
+    let (_folder, path) = file_in_folder("store.db-memory");
     let memory = open(&path);
     memory.save(owner("ana"), vec![entry("a/b", "kept")]).await.unwrap();
     for _ in 0..3 {
@@ -30,7 +30,7 @@ async fn a_check_leaves_nothing_that_is_found_and_fits_beside_what_is_there() {
 }
 
 #[tokio::test]
-async fn a_file_that_was_removed_or_replaced_is_told_until_it_is_back() {
+async fn a_removed_or_replaced_file_is_an_error_until_it_is_back() {
     let folder = tempfile::tempdir().unwrap();
     let (path, other) = (folder.path().join("store.db-memory"), folder.path().join("moved"));
     let memory = open(&path);

@@ -123,7 +123,7 @@ fn open(folder: &Path) -> Result<SqliteLedger, String> {
     SqliteLedger::open(&folder.join("store.db"), limits, Clock::SYSTEM).map_err(|error| error.to_string())
 }
 
-/// Knowledge of the keys: that they began, and how they were answered.
+/// Known state of the keys: that they began, and their replies.
 type Known = BTreeMap<u16, Option<Bytes>>;
 
 #[derive(Clone)]
@@ -260,7 +260,7 @@ async fn a_bit_of_the_log_that_changed_costs_at_most_the_last_operation_or_the_f
 }
 
 #[tokio::test]
-async fn a_log_that_was_cut_leaves_what_was_known_at_some_time_before() {
+async fn a_cut_log_leaves_an_earlier_state() {
     let (mut earlier, mut all) = (0, vec![Known::new()]);
     history(SEED ^ 1, async |number, [_, after], [_, then], chance| {
         all.push(then.clone());
@@ -270,7 +270,7 @@ async fn a_log_that_was_cut_leaves_what_was_known_at_some_time_before() {
         let cut = chance.below(after.log.len());
         let (_folder, ledger) = Disk { log: after.log[..cut].to_vec(), ..after.clone() }.open().unwrap();
         let found = knows(&ledger, then.keys().copied()).await;
-        assert!(all.contains(&found), "what was never known: {found:?}");
+        assert!(all.contains(&found), "an impossible state: {found:?}");
         earlier += usize::from(found != *then);
     })
     .await;

@@ -27,7 +27,7 @@ pub(crate) fn store_of(url: &str) -> Redis {
     store_at(url, "test", None)
 }
 
-/// Why the store cannot be read. The password is never in the reason.
+/// Reason that the store cannot be read. The password is never in the reason.
 async fn failure(store: &Redis) -> String {
     let error = timeout(LONGEST, store.get("a", "key")).await.unwrap().unwrap_err().to_string();
     assert!(!error.contains(PASSWORD), "{error}");
@@ -35,7 +35,7 @@ async fn failure(store: &Redis) -> String {
 }
 
 #[tokio::test]
-async fn deployments_on_one_server_know_nothing_of_each_other() {
+async fn deployments_on_one_server_are_isolated() {
     let server = RedisServer::start().await;
     let [one, other] = ["one", "other"].map(|prefix| store_at(&server.url(), prefix, None));
     one.put("a", "key", b"of one".to_vec()).await.unwrap();
@@ -47,14 +47,14 @@ async fn deployments_on_one_server_know_nothing_of_each_other() {
 }
 
 #[tokio::test]
-async fn a_server_that_is_killed_is_told_and_used_again_with_what_was_put() {
+async fn a_killed_server_is_an_error_and_keeps_its_values_when_restarted() {
     let server = RedisServer::start().await;
     let store = store_of(&server.url());
     store.put("a", "key", b"kept".to_vec()).await.unwrap();
     server.kill();
-    let told = failure(&store).await;
+    let refusal = failure(&store).await;
     let address = format!("the store failed: it could not be reached at {}: ", server.address());
-    assert!(told.starts_with(&address) && told.contains("refused"), "{told}");
+    assert!(refusal.starts_with(&address) && refusal.contains("refused"), "{refusal}");
     server.restart().await;
     let found = eventually("the server to be used again", async || store.get("a", "key").await.ok()).await;
     assert_eq!(found, Some(b"kept".to_vec()));
@@ -88,14 +88,15 @@ async fn an_operation_ends_in_time_where_the_network_swallows_it() {
 }
 
 #[tokio::test]
-async fn a_wrong_password_is_told_without_it() {
+async fn the_error_for_a_wrong_password_does_not_contain_it() {
     let server = RedisServer::start().await;
-    let told = failure(&store_of(&server.url().replace(PASSWORD, "not-the-password"))).await;
+    let refusal = failure(&store_of(&server.url().replace(PASSWORD, "not-the-password"))).await;
     assert!(
-        told.contains(&server.address().to_string()) && told.ends_with("it refuses the login; check user and password"),
-        "{told}"
+        refusal.contains(&server.address().to_string())
+            && refusal.ends_with("it refuses the login; check user and password"),
+        "{refusal}"
     );
-    assert!(!told.contains("not-the-password"), "{told}");
+    assert!(!refusal.contains("not-the-password"), "{refusal}");
 }
 
 #[tokio::test]
@@ -106,8 +107,8 @@ async fn a_server_behind_tls_is_used_if_its_authority_is_known() {
     let store = store_at(&server.tls_url(), "test", Some(tls));
     store.put("a", "key", b"encrypted".to_vec()).await.unwrap();
     assert_eq!(store.get("a", "key").await, Ok(Some(b"encrypted".to_vec())));
-    let told = failure(&store_at(&server.tls_url(), "test", None)).await;
-    assert!(told.contains("certificate"), "{told}");
+    let refusal = failure(&store_at(&server.tls_url(), "test", None)).await;
+    assert!(refusal.contains("certificate"), "{refusal}");
 }
 
 #[test]
@@ -160,15 +161,15 @@ async fn data_that_were_lost_or_went_back_are_noticed() {
 }
 
 #[tokio::test]
-async fn an_announcement_is_seen_until_it_is_taken_back_or_its_time_has_passed() {
+async fn an_announcement_lasts_until_it_is_withdrawn_or_expires() {
     let server = RedisServer::start().await;
     let store = store_of(&server.url());
     let brief = Duration::from_millis(300);
     store.announce("one", b"first", LONGEST).await.unwrap();
     store.announce("two", b"second", LONGEST).await.unwrap();
-    let asked = Clock::SYSTEM.since_epoch();
+    let sent_at = Clock::SYSTEM.since_epoch();
     let (time, mut all) = store.announce("three", b"third", brief).await.unwrap();
-    assert!(asked.as_millis() <= time.as_millis() && time <= Clock::SYSTEM.since_epoch(), "{time:?}");
+    assert!(sent_at.as_millis() <= time.as_millis() && time <= Clock::SYSTEM.since_epoch(), "{time:?}");
     all.sort();
     assert_eq!(all, [b"first".to_vec(), b"second".to_vec(), b"third".to_vec()]);
     store.leave("two").await.unwrap();
@@ -204,7 +205,7 @@ fn ledger_of(server: &RedisServer) -> RedisLedger {
 }
 
 #[tokio::test]
-async fn of_two_replicas_that_begin_a_request_one_does_and_the_other_sees_its_answer() {
+async fn of_two_replicas_that_begin_a_request_one_runs_it_and_the_other_sees_its_reply() {
     let server = RedisServer::start().await;
     let (one, other) = (ledger_of(&server), ledger_of(&server));
     let mut begun = 0;

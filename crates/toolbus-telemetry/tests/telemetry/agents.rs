@@ -16,7 +16,7 @@ pub(crate) fn use_in_every_way(exporters: &Exporters) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn announcements_answers_and_tasks_are_counted_by_what_became_of_them() {
+async fn announcements_replies_and_tasks_are_counted_by_outcome() {
     let (receiver, daemon) = Daemon::with_receiver(&[("OTEL_TRACES_EXPORTER", "none")]).await;
     let recorder = daemon.exporters.agents();
     recorder.announced("new");

@@ -126,7 +126,7 @@ async fn an_unsampled_request_has_no_span_and_its_context_goes_on() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_failed_request_marks_its_span_and_what_a_client_makes_up_names_none() {
+async fn a_failed_request_marks_its_span_and_an_unknown_method_is_no_span_name() {
     let (receiver, daemon) = Daemon::with_receiver(&[]).await;
     let recorder = daemon.exporters.mcp_server();
     let (long, made_up) = ("x".repeat(1_000_000), "y".repeat(1_000_000));

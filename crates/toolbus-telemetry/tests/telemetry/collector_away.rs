@@ -42,7 +42,7 @@ async fn a_collector_that_hangs_delays_neither_calls_nor_the_end() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_pipeline_that_is_only_dropped_holds_nobody_up() {
+async fn a_pipeline_that_is_only_dropped_does_not_block() {
     let receiver = Receiver::start().await.unwrap();
     receiver.behave(Behaviour::Hang);
     for protocol in [Protocol::Grpc, Protocol::HttpProtobuf] {
@@ -55,7 +55,7 @@ async fn a_pipeline_that_is_only_dropped_holds_nobody_up() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_a_collector_refuses_is_counted_and_metrics_catch_up() {
+async fn refused_exports_are_counted_and_metrics_catch_up() {
     for protocol in [Protocol::Grpc, Protocol::HttpProtobuf] {
         let receiver = Receiver::start().await.unwrap();
         receiver.behave(Behaviour::Refuse);
@@ -65,7 +65,7 @@ async fn what_a_collector_refuses_is_counted_and_metrics_catch_up() {
         eventually("exports that fail", async || (receiver.attempts() >= 10).then_some(())).await;
         receiver.behave(Behaviour::Accept);
         call(&daemon, 1);
-        eventually("the counts of what was lost", async || {
+        eventually("the counts of losses", async || {
             let metrics = metrics(&receiver);
             let of = |name: &str| metrics.get(name).and_then(|series| series.value(&[])).unwrap_or_default();
             let (failed, lost) = (of("toolbus.telemetry.failed_exports"), of("toolbus.telemetry.dropped_spans"));
@@ -107,7 +107,7 @@ async fn a_collector_that_is_not_there_delays_nothing() {
         let daemon = Daemon::with(Some(endpoint.clone()), protocol, &[], rabbit());
         call(&daemon, 10);
         let started = Instant::now();
-        // Whether the exporter gives up first or the limit comes first is a matter of speed.
+        // The exporter may give up before the limit or after it.
         drop(daemon.exporters.shutdown(SHORT).await);
         assert!(started.elapsed() < SOON, "the end took {:?}", started.elapsed());
     }

@@ -148,12 +148,12 @@ fn check_attributes(owner: &str, seen: &[&Attributes], table: &[AttributeRow]) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_arrives_over_grpc_is_what_is_documented() {
+async fn exports_over_grpc_are_as_documented() {
     check(&Arrived::over(Protocol::Grpc).await);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_arrives_over_http_is_what_is_documented() {
+async fn exports_over_http_are_as_documented() {
     check(&Arrived::over(Protocol::HttpProtobuf).await);
 }
 
@@ -197,7 +197,7 @@ fn every_attribute_belongs_to_a_documented_metric_or_span() {
 }
 
 #[tokio::test]
-async fn without_an_endpoint_nothing_is_recorded_and_nobody_is_asked() {
+async fn without_an_endpoint_nothing_is_recorded_or_observed() {
     let daemon = Daemon::with(None, Protocol::Grpc, &[], rabbit());
     let exporters = &daemon.exporters;
     let sender = parent(SAMPLED);
@@ -206,9 +206,9 @@ async fn without_an_endpoint_nothing_is_recorded_and_nobody_is_asked() {
     clients::ask_in_every_way(exporters);
     servers::ask_in_every_way(exporters);
     scripts::run_in_every_way(exporters);
-    exporters.watch_mcp_server(|| panic!("asked"));
-    exporters.watch_mcp_client(|| panic!("asked"));
-    exporters.watch_scripts(|| panic!("asked"));
-    exporters.watch_pins(|| panic!("asked"));
+    exporters.watch_mcp_server(|| panic!("observed"));
+    exporters.watch_mcp_client(|| panic!("observed"));
+    exporters.watch_scripts(|| panic!("observed"));
+    exporters.watch_pins(|| panic!("observed"));
     daemon.end().await;
 }

@@ -71,8 +71,8 @@ impl World {
         };
         let bus = Arc::<RecordingBus>::default();
         let (telemetry, load) = (Arc::clone(&daemon.telemetry), Arc::clone(&daemon.load));
-        let everybody = AgentPolicy { max_in_flight: Some(2), max_queued: Some(4), ..AgentPolicy::default() };
-        let policy = Policy { default: everybody, ..Policy::default() };
+        let default = AgentPolicy { max_in_flight: Some(2), max_queued: Some(4), ..AgentPolicy::default() };
+        let policy = Policy { default, ..Policy::default() };
         let capacity = Capacity { max_in_flight: 2, max_waiting: 4 };
         let gates = Arc::new(Gates::new(PolicyHandle::new(registry, Identity::default(), policy, capacity)));
         let dispatcher =
@@ -93,7 +93,7 @@ fn call(number: u32) -> Delivery {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn gauges_show_what_runs_and_what_waits() {
+async fn gauges_show_running_and_waiting_calls() {
     let variables = [("OTEL_TRACES_EXPORTER", "none"), ("OTEL_METRIC_EXPORT_INTERVAL", "20")];
     let (receiver, daemon) = Daemon::with_receiver(&variables).await;
     let world = World::new(&daemon);
@@ -120,7 +120,7 @@ async fn gauges_show_what_runs_and_what_waits() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_trace_leads_from_the_sender_through_the_tool_to_the_answer() {
+async fn a_trace_leads_from_the_sender_through_the_tool_to_the_reply() {
     let (receiver, daemon) = Daemon::with_receiver(&[]).await;
     let world = World::new(&daemon);
     world.go.add_permits(1);

@@ -25,7 +25,7 @@ async fn a_span_has_its_parent_its_attributes_and_its_time() {
     for protocol in [Protocol::Grpc, Protocol::HttpProtobuf] {
         let receiver = Receiver::start().await.unwrap();
         let daemon = Daemon::start(&receiver, protocol, &[]);
-        // What the log leaves out is exported all the same.
+        // Spans that the log leaves out are exported all the same.
         let log = daemon.logged("off", &[], || {
             let start = info_span!(target: TARGET, "mcp start", toolbus.mcp.server = "files", attempt = 2);
             start.in_scope(|| {
@@ -43,8 +43,8 @@ async fn a_span_has_its_parent_its_attributes_and_its_time() {
         assert!(handshake.end_time_unix_nano - handshake.start_time_unix_nano >= 20_000_000);
         assert!(start.end_time_unix_nano >= handshake.end_time_unix_nano);
         assert_eq!((kind(start), kind(handshake)), ("internal", "internal"));
-        let told = attributes(start.attributes.clone());
-        assert_eq!((told.len(), &*told["toolbus.mcp.server"], &*told["attempt"]), (2, "files", "2"));
+        let found = attributes(start.attributes.clone());
+        assert_eq!((found.len(), &*found["toolbus.mcp.server"], &*found["attempt"]), (2, "files", "2"));
         assert!(handshake.attributes.is_empty());
     }
 }
@@ -87,7 +87,7 @@ async fn only_lifecycle_spans_are_exported_and_the_trace_of_a_call_is_its_own() 
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_not_logged_stays_disabled_when_spans_are_exported() {
+async fn unlogged_targets_stay_disabled_when_spans_are_exported() {
     let (receiver, daemon) = Daemon::with_receiver(&[]).await;
     daemon.logged("warn", &[], || {
         assert!(span_enabled!(target: TARGET, tracing::Level::INFO));

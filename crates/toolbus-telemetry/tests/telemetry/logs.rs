@@ -37,8 +37,8 @@ async fn an_event_is_a_record_with_severity_body_and_attributes() {
         let (target, warning) = &records[0];
         assert_eq!((target.as_str(), body(warning)), ("toolbus_core::log", "a call failed"));
         assert_eq!((warning.severity_number, warning.severity_text.as_str()), (13, "WARN"));
-        let told = attributes(warning.attributes.clone());
-        assert_eq!((&*told["tool"], &*told["wait_ms"], &*told["cached"], told.len()), ("echo", "5", "true", 3));
+        let found = attributes(warning.attributes.clone());
+        assert_eq!((&*found["tool"], &*found["wait_ms"], &*found["cached"], found.len()), ("echo", "5", "true", 3));
         assert!(warning.time_unix_nano > 0 && warning.observed_time_unix_nano > 0);
         assert_eq!(warning.event_name, "");
         assert!(warning.trace_id.is_empty());
@@ -62,8 +62,8 @@ async fn no_record_holds_a_secret_or_a_text_without_end() {
     let records = receiver.logs();
     assert!(!format!("{records:?}").contains("s3cr3"), "{records:?}");
     assert_eq!(body(&records[0].1), "refused [redacted]");
-    let told = attributes(records[0].1.attributes.clone());
-    assert_eq!((&*told["error"], &*told["url"]), ("Some(\"[redacted]\")", "amqp://svc:[redacted]@host"));
+    let found = attributes(records[0].1.attributes.clone());
+    assert_eq!((&*found["error"], &*found["url"]), ("Some(\"[redacted]\")", "amqp://svc:[redacted]@host"));
     assert_eq!(body(&records[1].1).len(), 4_096);
 }
 
@@ -85,7 +85,7 @@ async fn a_record_has_the_trace_of_its_call_or_of_the_span_around_it() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_the_exporters_log_is_not_exported() {
+async fn logs_of_the_exporters_are_not_exported() {
     let (receiver, daemon) = Daemon::with_receiver(&[]).await;
     let log = daemon.logged("trace", &[], || {
         tracing::warn!(target: "toolbus_telemetry::health", "could not export telemetry");
@@ -127,7 +127,7 @@ async fn records_that_find_no_room_or_are_refused_are_dropped_and_counted() {
     let before = receiver.attempts();
     eventually("exports that fail", async || (receiver.attempts() >= before + 10).then_some(())).await;
     receiver.behave(Behaviour::Accept);
-    eventually("the counts of what was lost", async || {
+    eventually("the counts of losses", async || {
         let metrics = metrics(&receiver);
         let of = |name: &str| metrics.get(name).and_then(|series| series.value(&[])).unwrap_or_default();
         let (failed, lost) = (of("toolbus.telemetry.failed_exports"), of("toolbus.telemetry.dropped_logs"));

@@ -4,7 +4,7 @@
     clippy::panic,
     clippy::indexing_slicing,
     clippy::disallowed_methods,
-    reason = "a test may panic, and so may what only tests use"
+    reason = "a test fails by panicking, and so do its helpers"
 )]
 
 mod agents;

@@ -5,7 +5,7 @@ use toolbus_telemetry::{Exporters, QuarantinedTools, RemoteSetCounts};
 use crate::observed::metrics;
 use crate::support::Daemon;
 
-/// Registers what the contract says that can be asked.
+/// Registers the observable instruments of the contract.
 pub(crate) fn look(exporters: &Exporters) {
     exporters.watch_pins(|| {
         let source = |name: &str, count, changes| QuarantinedTools { source: name.to_owned(), count, changes };

@@ -35,7 +35,7 @@ pub(crate) fn run_in_every_way(exporters: &Exporters) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_a_script_took_is_recorded_where_it_was_measured() {
+async fn measured_usage_of_a_script_is_recorded() {
     let (receiver, daemon) = Daemon::with_receiver(&[("OTEL_TRACES_EXPORTER", "none")]).await;
     let recorder = daemon.exporters.scripts();
     recorder.run(&run());

@@ -13,7 +13,7 @@ pub(crate) fn report_in_every_way(exporters: &Exporters) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn reports_are_counted_by_what_became_of_them() {
+async fn reports_are_counted_by_outcome() {
     let (receiver, daemon) = Daemon::with_receiver(&[("OTEL_TRACES_EXPORTER", "none")]).await;
     daemon.exporters.subagents().reported("not_asked");
     daemon.end().await;

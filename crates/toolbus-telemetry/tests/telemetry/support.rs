@@ -1,4 +1,4 @@
-//! Calls without a bus: deliveries that nobody published, told step by step as the dispatcher does.
+//! Calls without a bus: deliveries without a publisher, reported step by step as the dispatcher does.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,7 +18,7 @@ use toolbus_telemetry::{BusIdentity, Exporters, Protocol, TelemetrySettings, log
 use toolbus_testing::log::LogCapture;
 use toolbus_testing::otlp::Receiver;
 
-/// Longest time that a test gives a collector that answers.
+/// Longest time that a test gives a collector that responds.
 pub(crate) const LIMIT: Duration = Duration::from_secs(30);
 pub(crate) const OK: CallEnd = CallEnd { status: Status::Ok, cause: None };
 pub(crate) const SAMPLED: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
@@ -161,7 +161,7 @@ pub(crate) fn request() -> Properties {
     }
 }
 
-/// Description of a call, before it is told.
+/// Description of a call, before it is reported.
 pub(crate) struct Script<'a> {
     pub(crate) properties: Properties,
     pub(crate) parent: Option<TraceContext>,
@@ -188,7 +188,7 @@ impl Script<'_> {
         Script { properties: request(), parent: None, tool, caller, end, delivered, replayed: false }
     }
 
-    /// Tells the call as the dispatcher does.
+    /// Reports the call as the dispatcher does.
     pub(crate) fn tell(self, telemetry: &dyn Telemetry) -> Carried {
         let mut span = telemetry.arrived(&delivery(self.properties), self.parent.as_ref());
         let trace_id = span.trace_id().map(str::to_owned);

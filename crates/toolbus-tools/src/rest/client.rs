@@ -21,7 +21,7 @@ pub struct RestClient {
     redactor: Redactor,
 }
 
-/// Why there is no client: the system's trusted certificates cannot be read, most likely.
+/// Reason that there is no client: the system's trusted certificates cannot be read, most likely.
 #[derive(Debug, thiserror::Error)]
 pub enum RestClientError {
     /// For hosts of the configuration.
@@ -33,7 +33,7 @@ pub enum RestClientError {
 }
 
 impl RestClient {
-    /// Sets the clients up. `rules` say which hosts may be reached that a specification names.
+    /// Sets the clients up. `rules` admit the hosts that a specification names.
     ///
     /// # Errors
     ///

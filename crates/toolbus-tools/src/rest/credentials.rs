@@ -1,8 +1,8 @@
 //! The credentials and headers of requests, shared or by agent, and the mask that removes them from responses.
 //!
-//! What a [`ResponseMask`] changes, the caller can see, and a caller may choose what is echoed. So a mask knows the credentials of
-//! one request alone, and compares them whole: a part of one that changed a response could be guessed, character by
-//! character.
+//! The caller can see the changes of a [`ResponseMask`], and may choose the text that is echoed. So a mask has the
+//! credentials of one request alone, and compares them whole: a part of one that changed a response could be guessed,
+//! character by character.
 
 use std::borrow::Cow;
 use std::cmp::Reverse;
@@ -44,7 +44,7 @@ pub(super) struct Carried<'a> {
 }
 
 impl RequestCredentials {
-    /// Those of a request of the tool `name`. Fetches a token if one is needed and none is valid.
+    /// Returns the credentials of a request of the tool `name`. Fetches a token if one is needed and none is valid.
     ///
     /// # Errors
     ///
@@ -125,7 +125,7 @@ impl EndpointCredentials {
         auth.per_agent().map(of_agent).collect::<Result<_, _>>().map(Self::PerAgent)
     }
 
-    /// Those of `caller`, for the tool `name`.
+    /// Returns the credentials of `caller`, for the tool `name`.
     ///
     /// # Errors
     ///

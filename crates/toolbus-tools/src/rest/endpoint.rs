@@ -23,7 +23,7 @@ pub(super) struct EndpointExecutor {
     pub(super) template: UrlTemplate,
     pub(super) credentials: EndpointCredentials,
     pub(super) body: Body,
-    /// Where arguments go, if a specification says so.
+    /// Routes of arguments, if a specification defines them.
     pub(super) routes: Option<ArgumentRoutes>,
     /// Whether a specification chose the host.
     pub(super) is_guarded: bool,
@@ -93,7 +93,7 @@ impl EndpointExecutor {
 
         let mut request = Request::new(self.method.into(), url);
         request.headers_mut().extend(of_arguments);
-        // A request that no other is told from has a key of its own, where the endpoint refuses it without.
+        // A request without an idempotency key gets a random one, where the endpoint requires a key.
         let needs_key = self.routes.as_ref().is_some_and(|routes| routes.needs_key);
         let random = || format!("{:032x}{:032x}", Random::SYSTEM.bits(), Random::SYSTEM.bits()).into();
         let key = call.idempotency_key.clone().or_else(|| needs_key.then(random));

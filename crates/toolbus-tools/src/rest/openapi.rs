@@ -1,8 +1,8 @@
 //! `[rest.openapi]`: the operations of OpenAPI specifications as endpoints.
 //!
-//! A specification is read as plain JSON or YAML. Each operation becomes an [`Endpoint`]: its parameters and its body are
-//! one schema, and where each argument goes is a route. What cannot be asked for in this way is left out with a note;
-//! what makes the specification as a whole useless is an error.
+//! A specification is read as plain JSON or YAML. Each operation becomes an [`Endpoint`]: its parameters and its body
+//! are one schema, and where each argument goes is a route. An operation that cannot be called in this way is left out
+//! with a note; what makes the specification as a whole useless is an error.
 
 mod operation;
 mod schema;
@@ -29,7 +29,7 @@ const MAX_REFERENCES: usize = 32;
 /// Longest reference that is followed, in bytes.
 const MAX_REFERENCE: usize = 1024;
 
-/// Why a specification cannot be used.
+/// Reason that a specification cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{what}")]
 pub struct OpenApiError {
@@ -62,11 +62,11 @@ pub fn read(
     client: &RestClient,
 ) -> Result<DescribedEndpoints, OpenApiError> {
     let document = toolbus_config::document(name, text).map_err(|problems| {
-        let told = problems.first().map(|problem| match problem.key.as_str() {
+        let first = problems.first().map(|problem| match problem.key.as_str() {
             "" => format!("{}: {}", problem.location, problem.what),
             key => format!("{}: `{}`: {}", problem.location, shown(key), problem.what),
         });
-        OpenApiError::of_text(told.unwrap_or_default())
+        OpenApiError::of_text(first.unwrap_or_default())
     })?;
     let is_3_0 = version(&document)?;
     let (server, is_guarded) = server(&document, config, rules)?;
@@ -220,7 +220,7 @@ fn distinct(found: &[FoundOperation<'_>]) -> Result<(), OpenApiError> {
     Ok(())
 }
 
-/// Which operations become tools.
+/// Selection of the operations that become tools.
 struct OperationFilter {
     include: Vec<Pattern>,
     exclude: Vec<Pattern>,

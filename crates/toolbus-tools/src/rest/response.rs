@@ -18,7 +18,7 @@ use super::credentials::ResponseMask;
 /// Most of an error's body that is passed on, in bytes.
 const MAX_ERROR_BODY: usize = 4096;
 
-/// Longest wait that a server may ask for.
+/// Longest wait that a server may request.
 const MAX_RETRY_AFTER: Duration = Duration::from_secs(3600);
 
 /// Limit to the part of a response that is read, in bytes after decompression.
@@ -167,7 +167,7 @@ impl ContentType {
         (!has_errors && !text.contains('\0')).then(|| text.into_owned())
     }
 
-    /// The same without a copy of what is UTF-8: it may be large.
+    /// Variant without a copy of UTF-8 text, which may be large.
     fn decode_whole(&self, bytes: Vec<u8>) -> Option<String> {
         if self.encoding() != UTF_8 || Encoding::for_bom(&bytes).is_some() {
             return self.decode(&bytes);
@@ -248,7 +248,7 @@ fn sources<'a>(error: &'a (dyn Error + 'static)) -> impl Iterator<Item = &'a (dy
     std::iter::successors(Some(error), |&error| error.source())
 }
 
-/// TLS errors travel inside of I/O errors, which leave what they hold out of their sources.
+/// TLS errors travel inside of I/O errors, which leave their content out of their sources.
 fn find_tls(error: &reqwest::Error) -> Option<&rustls::Error> {
     sources(error).filter_map(|source| source.downcast_ref()).find_map(tls_inside)
 }
@@ -289,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_text_is_not_decoded() {
+    fn a_body_that_is_no_text_is_not_decoded() {
         for bytes in [&b"gr\xfcn"[..], b"\x89PNG\r\n\x1a\n", b"PK\x03\x04\0\0"] {
             assert_eq!(typed("application/json").decode(bytes), None);
         }

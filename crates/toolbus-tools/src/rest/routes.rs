@@ -1,4 +1,4 @@
-//! Where the arguments of an operation go: path, query, headers or body, in the form that its specification asks for.
+//! Routes of the arguments of an operation: to path, query, headers or body, in the form of its specification.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -10,7 +10,7 @@ use toolbus_outbound::headers::parse_value;
 
 use super::template::text;
 
-/// Where the arguments of an operation go, by their names. Those without a route are fields of the body.
+/// Routes of the arguments of an operation, by their names. Those without a route are fields of the body.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct ArgumentRoutes {
     pub(super) routes: BTreeMap<String, Route>,
@@ -19,7 +19,7 @@ pub(super) struct ArgumentRoutes {
     pub(super) needs_key: bool,
 }
 
-/// Where one argument goes.
+/// Route of one argument.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Route {
     /// To the placeholder of the same name.
@@ -58,7 +58,7 @@ pub(super) enum RoutedBody {
     Whole(String),
 }
 
-/// Arguments, each in its place.
+/// Arguments by their position in the request.
 #[derive(Debug, Default)]
 pub(super) struct RoutedArguments {
     pub(super) path: Map<String, Value>,
@@ -68,7 +68,7 @@ pub(super) struct RoutedArguments {
 }
 
 impl ArgumentRoutes {
-    /// Puts each argument in its place; null counts as absent, but in the body.
+    /// Puts each argument where its route leads; null counts as absent, but in the body.
     ///
     /// # Errors
     ///
@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn a_member_is_refused_that_a_server_may_read_as_another_argument() {
+    fn a_field_is_refused_that_a_server_may_read_as_another_argument() {
         use QueryStyle::{Deep, Repeated};
         let routes = [
             ("owner", "owner", Repeated),
@@ -270,7 +270,7 @@ mod tests {
             "options": {"options": 5, "a[x]": 6, "a[y]": 7, "owner": null}, "paging": {"page": 8}
         });
         let sent = split(&routes, sent).query;
-        // What is `null` is not written.
+        // `null` is not written.
         let sent = sent.iter().filter(|(_, value)| !value.is_null());
         let names: Vec<_> = sent.map(|(name, _)| name.as_str()).collect();
         let expected =
@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn a_body_that_is_required_is_sent_without_members_and_one_that_is_whole_as_it_is() {
+    fn a_required_body_is_sent_without_fields_and_a_whole_one_unchanged() {
         let required = ArgumentRoutes { body: RoutedBody::Fields { is_required: true }, ..Default::default() };
         assert_eq!(split(&required, json!({})).body, Some(json!({})));
         let whole = ArgumentRoutes { body: RoutedBody::Whole("body".to_owned()), ..Default::default() };

@@ -30,7 +30,7 @@ const KEYS: [&str; 9] = [
 ///
 /// # Errors
 ///
-/// What is wrong with it, in the order of its entries.
+/// If entries are invalid: their mistakes, in order.
 pub fn endpoints_of_seeds(
     name: &str,
     text: &str,
@@ -95,7 +95,7 @@ fn folded(entry: &Value, environment: &BTreeMap<String, String>) -> Result<Endpo
         Some(Value::Bool(true)) => true,
         Some(_) => return Err("`SendBodyAsJson`: expected true or false".to_owned()),
     };
-    // Others have no body, whatever the file says.
+    // Others have no body, whatever the file contains.
     let has_body = is_json && matches!(method, Method::Post | Method::Put | Method::Patch);
     let secret = || {
         let variable = needed("AuthEnvVar")?;
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_told_with_its_place() {
+    fn errors_name_file_line_and_column() {
         let entry = |fields: &str| {
             let all = r#""Name": "n", "Description": "d""#;
             read(&format!(r#"{{"RestTools": {{"Endpoints": [{{{all}, {fields}}}]}}}}"#)).unwrap_err()

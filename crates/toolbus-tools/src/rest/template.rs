@@ -32,7 +32,7 @@ struct UrlParts(Vec<UrlPart>);
 
 #[derive(Debug)]
 enum UrlPart {
-    /// As it stands in the URL.
+    /// Text of the URL.
     Literal(String),
     /// Stands for the argument of this name.
     Placeholder(String),
@@ -46,7 +46,7 @@ struct QueryPair {
     parts: UrlParts,
 }
 
-/// Why arguments do not make a URL. The caller reads these.
+/// Reason that arguments do not make a URL. The caller reads these.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(super) enum UrlFillError {
     #[error("Argument `{0}` is missing: it is part of the address.")]
@@ -102,7 +102,7 @@ impl UrlTemplate {
         let mut url = self.origin.clone();
         url.set_path(&path);
         url.set_query((!query.is_empty()).then_some(&query));
-        // What is checked above cannot fail here; a difference between that and the parser must not become a request.
+        // After the checks above this cannot fail; a difference between them and the parser must not become a request.
         let segments = url.path_segments().map_or(0, Iterator::count);
         (segments == self.path.len()).then_some(url).ok_or(UrlFillError::Unusable)
     }
@@ -182,7 +182,7 @@ fn encoded(text: &str) -> String {
     utf8_percent_encode(text, RESERVED).to_string()
 }
 
-/// Why a text is no URL template.
+/// Reason that a text is no URL template.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum UrlTemplateError {
     /// Not an absolute `http` or `https` URL.
@@ -203,7 +203,7 @@ pub enum UrlTemplateError {
     /// Braces around something that is no name.
     #[error("has a placeholder whose name is empty or holds other characters than letters, digits, `_`, `-` and `.`")]
     Name,
-    /// A character that has no place in a URL.
+    /// A character that is not allowed in a URL.
     #[error("must not hold spaces, control characters or backslashes; percent-encode them")]
     Character,
     /// `.` or `..` in the path.
@@ -352,7 +352,7 @@ mod tests {
                 "https://h:8443/v1/A/xBy?c=C&d=1",
             ),
             ("http://h/{a}/{a}?a={a}", json!({"a": 1}), "http://h/1/1?a=1"),
-            // What was filled in is not filled again.
+            // Placeholders in arguments are not filled.
             ("http://h/{a}?b={b}", json!({"a": "{b}", "b": "{a}{b}"}), "http://h/%7Bb%7D?b=%7Ba%7D%7Bb%7D"),
             ("http://h/{a}?a={a}", json!({"a": any}), &format!("http://h/{encoded}?a={encoded}")),
             // Dots are a step in the path alone.
@@ -425,13 +425,13 @@ mod tests {
     }
 
     #[test]
-    fn an_extra_argument_cannot_override_what_the_template_fixes() {
+    fn an_extra_argument_cannot_override_a_fixed_one() {
         let refused = fill_with("http://h/?us%65r=me&q={q}", json!({}), json!({"user": "you"}));
         assert_eq!(refused, Err(UrlFillError::Fixed("user".to_owned())));
     }
 
     #[test]
-    fn an_argument_that_a_server_may_read_as_what_the_url_has_is_refused() {
+    fn an_argument_that_a_server_may_read_as_a_fixed_one_is_refused() {
         for name in ["User", "USER", "user[]", "User[0]", "[user]", " user", "user ", "user.x"] {
             let refused = fill_with("http://h/?user={a}", json!({"a": "maria"}), json!({name: "boss"}));
             assert_eq!(refused, Err(UrlFillError::Fixed(name.to_owned())));
@@ -487,7 +487,7 @@ mod tests {
         assert!(matches!(UrlTemplate::parse("http://[::1/"), Err(E::Url(_))));
     }
 
-    /// Texts with everything that could break out of a place in a URL.
+    /// Texts with everything that could break out of a part of a URL.
     fn hostile() -> impl Strategy<Value = String> {
         prop_oneof![
             "[{}/?#@:&=%.\\\\a-c \t\n+;]{0,12}",
@@ -500,7 +500,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn nothing_that_is_filled_in_leaves_its_place(a in hostile(), b in hostile(), c in hostile()) {
+        fn no_argument_leaves_its_part_of_the_url(a in hostile(), b in hostile(), c in hostile()) {
             let template = UrlTemplate::parse("https://api.example:8443/v1/{a}/x?b={b}&z=1").unwrap();
             let arguments = object(json!({"a": a, "b": b}));
             let extra = object(json!({"c": c}));

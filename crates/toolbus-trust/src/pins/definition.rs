@@ -68,7 +68,7 @@ impl Definition {
             validation: _,
             delegates: _,
             is_learnt: _,
-            // The operator says it, not the server.
+            // The operator sets it, not the server.
             model_hints: _,
             suspicions: _,
         } = tool;
@@ -99,7 +99,7 @@ impl Definition {
         self.digest
     }
 
-    /// As JSON, on one line.
+    /// The definition as JSON, on one line.
     #[must_use]
     pub const fn as_json(&self) -> &Arc<str> {
         &self.text
@@ -254,7 +254,7 @@ mod tests {
         }
     }
 
-    /// Every value that differs from this one in one place.
+    /// Every value that differs from this one at one path.
     fn changed(value: &Value) -> Vec<Value> {
         let mut all = vec![json!({"other": value}), Value::String(format!("{value}x"))];
         if let Value::Object(fields) = value {
@@ -275,7 +275,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_change_of_a_schema_changes_the_fingerprint_and_the_order_of_members_does_not(schema in json()) {
+        fn any_change_of_a_schema_changes_the_fingerprint_and_the_order_of_fields_does_not(schema in json()) {
             let known = digest(&tool("Reads.", schema.clone()));
             prop_assert_eq!(digest(&tool("Reads.", reversed(&schema))), known);
             for other in changed(&schema) {
@@ -284,7 +284,7 @@ mod tests {
         }
 
         #[test]
-        fn what_is_written_is_what_is_read(description in any::<String>(), schema in json()) {
+        fn a_definition_survives_writing_and_reading(description in any::<String>(), schema in json()) {
             let definition = Definition::of(&tool(&description, schema));
             let written = serde_json::to_string(&definition).unwrap();
             let read: Definition = serde_json::from_str(&written).unwrap();
@@ -294,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn every_part_that_agents_are_told_counts_and_nothing_else() {
+    fn only_parts_that_agents_see_change_the_fingerprint() {
         let known = ToolDescriptor {
             title: Some("Read".to_owned()),
             output_schema: Some(json!({"type": "string"}).into()),
@@ -306,7 +306,7 @@ mod tests {
             change(&mut other);
             digest(&other) != digest(&known)
         };
-        let told: [fn(&mut ToolDescriptor); 9] = [
+        let visible: [fn(&mut ToolDescriptor); 9] = [
             |tool| tool.name = "Read".into(),
             |tool| tool.title = None,
             |tool| tool.title = Some(String::new()),
@@ -317,8 +317,8 @@ mod tests {
             |tool| tool.effect = Effect::Idempotent,
             |tool| tool.effect = Effect::Undeclared,
         ];
-        assert_eq!(told.map(other), [true; 9]);
-        let untold: [fn(&mut ToolDescriptor); 5] = [
+        assert_eq!(visible.map(other), [true; 9]);
+        let hidden: [fn(&mut ToolDescriptor); 5] = [
             |tool| tool.timeout = Some(std::time::Duration::from_secs(1)),
             |tool| tool.max_in_flight = Some(1),
             |tool| tool.delegates = true,
@@ -330,11 +330,11 @@ mod tests {
                     Some(toolbus_core::tool::Membership { set: "s".into(), name: "read".into(), needs_session: true });
             },
         ];
-        assert_eq!(untold.map(other), [false; 5]);
+        assert_eq!(hidden.map(other), [false; 5]);
     }
 
     #[test]
-    fn json_that_somebody_laid_out_in_another_way_is_the_same() {
+    fn the_layout_of_json_does_not_change_the_fingerprint() {
         let definition = Definition::of(&tool("Reads.", json!({"b": 1, "a": [true, 0.1]})));
         let value: Value = serde_json::from_str(definition.as_json()).unwrap();
         let read: Definition = serde_json::from_str(&format!("{value:#}")).unwrap();

@@ -22,7 +22,7 @@ const CONTEXT: usize = 3;
 /// A difference, line by line.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Unified {
-    /// The lines; the last one says how many are left out, if any are.
+    /// The lines; the last one counts those left out, if any are.
     pub text: String,
     /// Number of lines that are left out.
     pub left_out: usize,
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_new_and_what_is_gone_is_shown_whole() {
+    fn added_and_removed_definitions_are_shown_whole() {
         let only = definition("Reads.", json!({"type": "object"}));
         insta::assert_snapshot!(unified(None, Some(&only)), @r#"
     @@ -0,0 +1,8 @@
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn a_change_of_what_is_not_seen_is_seen() {
+    fn an_invisible_change_is_shown_escaped() {
         let (before, after) = (definition("Reads.\n", json!({})), definition("Reads.\r\n", json!({})));
         assert!(unified(Some(&before), Some(&after)).contains(r"+  Reads.\u{d}"));
     }

@@ -16,19 +16,19 @@ pub struct PinEntry {
     pub tool: String,
     /// The name that it is called by, where that is known.
     pub name: String,
-    /// State of the tool, compared with what is pinned.
+    /// State of the tool, compared with its pin.
     pub state: ToolState,
     /// Whether the tool is quarantined.
     pub is_held: bool,
     /// Since when it is like this; `None` if that is not recorded, as of a missing tool.
     pub since: Option<String>,
-    /// When its definition was pinned; `None` if none is.
+    /// Time at which its definition was pinned; `None` if none is.
     pub pinned: Option<String>,
-    /// Why it is quarantined.
+    /// Reason that it is quarantined.
     pub reason: Option<String>,
 }
 
-/// Difference of one tool from what is pinned.
+/// Difference of one tool from its pin.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Difference {
     /// State of the tool.
@@ -39,7 +39,7 @@ pub struct Difference {
     pub after: Option<Definition>,
 }
 
-/// Why there is nothing to show, or to approve.
+/// Reason that there is nothing to show, or to approve.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Mismatch {
     /// Nothing has the name.
@@ -56,7 +56,7 @@ pub enum Mismatch {
     /// Tool or source that is as it was.
     #[error("there is nothing to approve: `{0}` is as it was pinned")]
     Nothing(String),
-    /// Tool or source that is not what was shown.
+    /// Tool or source that differs from the shown one.
     #[error("`{0}` changed again since it was shown; look at `toolbus pins diff {0}` once more")]
     Again(String),
 }
@@ -70,7 +70,7 @@ impl ToolState {
 }
 
 impl PinEntry {
-    /// Says that its source is not in the file yet.
+    /// Marks its source as not in the file yet.
     fn be_unwritten(&mut self) {
         if matches!(self.state, ToolState::Pinned | ToolState::Recorded) {
             self.state = ToolState::Unrecorded;

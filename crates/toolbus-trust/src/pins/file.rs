@@ -25,7 +25,7 @@ const ROOT: u32 = 0;
 /// Time between two attempts.
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// Why the pin file cannot be used.
+/// Reason that the pin file cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[error("the pin file `{}` {problem}", path.display())]
 pub struct PinFileError {
@@ -265,7 +265,7 @@ mod tests {
     use toolbus_core::tool::ToolDescriptor;
 
     use super::super::record::{Pin, SourceRecord};
-    use super::super::tests::place;
+    use super::super::tests::pin_file;
     use super::*;
 
     fn record() -> PinRecord {
@@ -284,15 +284,15 @@ mod tests {
     }
 
     fn refusal(text: &str) -> String {
-        let (_folder, path) = place();
+        let (_folder, path) = pin_file();
         fs::write(&path, text).unwrap();
         let error = PinFile::new(path.clone()).read().unwrap_err().to_string();
         error.replace(&path.display().to_string(), "FILE")
     }
 
     #[test]
-    fn what_is_written_is_read_by_this_user_alone_and_nothing_else_is_left() {
-        let (folder, path) = place();
+    fn a_written_file_is_private_and_leaves_no_temporary_file() {
+        let (folder, path) = pin_file();
         let file = PinFile::new(path.clone());
         assert_eq!(file.read().unwrap(), None);
         for _ in 0..2 {
@@ -312,8 +312,8 @@ mod tests {
     }
 
     #[test]
-    fn a_file_stays_its_owners_with_its_permissions_whoever_replaces_it() {
-        let (_folder, path) = place();
+    fn a_replaced_file_keeps_its_owner_and_permissions() {
+        let (_folder, path) = pin_file();
         fs::write(&path, serde_json::to_vec(&PinRecord::default()).unwrap()).unwrap();
         fs::set_permissions(&path, Permissions::from_mode(0o640)).unwrap();
         // Only root can; for others the permissions are all that there is to keep.
@@ -327,8 +327,8 @@ mod tests {
     }
 
     #[test]
-    fn a_first_file_is_its_folders_owners() {
-        let (folder, path) = place();
+    fn a_new_file_has_the_owner_of_its_folder() {
+        let (folder, path) = pin_file();
         let _ = chown(folder.path(), Some(12_345), Some(12_346));
         let file = PinFile::new(path.clone());
         file.write(&record(), &file.lock().unwrap()).unwrap();
@@ -338,8 +338,8 @@ mod tests {
     }
 
     #[test]
-    fn what_a_crash_left_half_written_is_in_nobodys_way() {
-        let (_folder, path) = place();
+    fn a_half_written_file_of_a_crash_is_ignored() {
+        let (_folder, path) = pin_file();
         fs::write(beside(&path, ".new"), "half of a much longer file that was being written".repeat(100)).unwrap();
         let file = PinFile::new(path);
         file.write(&record(), &file.lock().unwrap()).unwrap();
@@ -368,14 +368,14 @@ mod tests {
 
     #[test]
     fn a_file_that_was_laid_out_in_another_way_is_read() {
-        let (_folder, path) = place();
+        let (_folder, path) = pin_file();
         let value: serde_json::Value = serde_json::from_str(&serde_json::to_string(&record()).unwrap()).unwrap();
         fs::write(&path, format!("{value:#}")).unwrap();
         assert_eq!(PinFile::new(path).read().unwrap(), Some(record()));
     }
 
     #[test]
-    fn what_is_no_file_of_ours_is_neither_read_nor_replaced() {
+    fn a_foreign_file_is_neither_read_nor_replaced() {
         let folder = tempfile::tempdir().unwrap();
         let link = folder.path().join("link");
         symlink("elsewhere", &link).unwrap();
@@ -392,16 +392,16 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_cannot_be_written_is_told_with_the_key_that_names_another() {
+    fn the_error_for_an_unwritable_file_names_the_configuration_key() {
         let folder = tempfile::tempdir().unwrap();
         fs::write(folder.path().join("file"), "").unwrap();
-        let told = PinFile::new(folder.path().join("file/pins.json")).lock().err().unwrap().to_string();
-        assert!(told.contains("cannot be written") && told.contains("set pins.file"), "{told}");
+        let error = PinFile::new(folder.path().join("file/pins.json")).lock().err().unwrap().to_string();
+        assert!(error.contains("cannot be written") && error.contains("set pins.file"), "{error}");
     }
 
     #[test]
     fn one_process_at_a_time_has_the_file() {
-        let (_folder, path) = place();
+        let (_folder, path) = pin_file();
         let file = PinFile::new(path);
         let held = file.lock().unwrap();
         std::thread::scope(|scope| {

@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn a_source_that_is_named_no_more_keeps_its_level_until_it_is_gone() {
+    fn a_source_removed_from_the_configuration_keeps_its_level_until_it_is_gone() {
         let strict = || [(Pattern::parse("mcp:*").unwrap(), Level::Strict)];
         let mut levels = Levels::new([], strict()).naming(["mcp:files", "mcp:gone"].map(plainly));
         let of = |levels: &Levels| ["mcp:files", "mcp:gone", "mcp:registered"].map(|source| levels.of(source));
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_said_of_a_source_that_stays_counts_at_once() {
+    fn a_level_set_for_a_present_source_applies_at_once() {
         let named = |level| Levels::new([("mcp:files".to_owned(), level)], []);
         let mut levels = named(Level::Strict);
         levels.replace(named(Level::Record), |_| true);

@@ -23,7 +23,7 @@ pub(super) struct PinRecord {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct SourceRecord {
-    /// When it was first seen.
+    /// Time at which it was first seen.
     pub(super) since: String,
     /// Fingerprint of its set of tools.
     pub(super) digest: Digest,
@@ -45,12 +45,12 @@ pub(super) struct SourceRecord {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Pin {
-    /// When this definition was pinned.
+    /// Time at which this definition was pinned.
     pub(super) since: String,
-    /// When an operator approved it; `None`: it is the first definition.
+    /// Time at which an operator approved it; `None`: it is the first definition.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) approved: Option<String>,
-    /// When a tool of its name was first seen; `None`: at `since`. It does not change with the definition.
+    /// Time at which a tool of its name was first seen; `None`: at `since`. It does not change with the definition.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) first: Option<String>,
     pub(super) digest: Digest,
@@ -75,7 +75,7 @@ pub(super) struct PresentTool {
     /// The name that it is called by.
     pub(super) name: Arc<str>,
     pub(super) definition: Definition,
-    /// Why its texts are suspect; `None` if they are not.
+    /// Reason that its texts are suspect; `None` if they are not.
     pub(super) finding: Option<String>,
 }
 
@@ -84,7 +84,7 @@ pub(super) struct PresentTool {
 pub(super) struct ReviewTime<'a> {
     /// The present time.
     pub(super) now: &'a str,
-    /// When tools that are new now count as first seen.
+    /// Time at which tools that are new now count as first seen.
     pub(super) first: &'a str,
 }
 
@@ -163,7 +163,7 @@ impl Pin {
         self
     }
 
-    /// When a tool of its name was first seen here.
+    /// Time at which a tool of its name was first seen here.
     pub(super) fn first(&self) -> &str {
         self.first.as_deref().unwrap_or(&self.since)
     }
@@ -337,7 +337,7 @@ mod tests {
     const FIRST: [(&str, &str); 2] = [("read", "Reads."), ("write", "Writes.")];
 
     #[test]
-    fn what_stays_as_it_was_first_seen_is_pinned_however_often_it_is_listed() {
+    fn an_unchanged_tool_stays_pinned_however_often_it_is_listed() {
         let present = here(&FIRST);
         let mut source = SourceRecord::first_seen(&present, Level::Hold, at("1"));
         for now in ["2", "3"] {
@@ -348,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn a_change_waits_and_what_is_pinned_stays() {
+    fn a_change_waits_and_the_pinned_definition_stays() {
         let mut source = SourceRecord::first_seen(&here(&FIRST), Level::Hold, at("1"));
         let present = here(&[("read", "Reads all."), ("write", "Writes.")]);
         let observed = source.observe(&present, Level::Hold, at("2"));
@@ -366,22 +366,22 @@ mod tests {
         let mut source = SourceRecord::first_seen(&here(&FIRST), Level::Hold, at("1"));
         let present = here(&[("read", "Reads."), ("store", "Writes.")]);
         let observed = source.observe(&present, Level::Hold, at("2"));
-        let told = |name: &str, state| (name.to_owned(), state);
-        assert_eq!(observed.changes, [told("store", ToolState::New), told("write", ToolState::Missing)]);
+        let change = |name: &str, state| (name.to_owned(), state);
+        assert_eq!(observed.changes, [change("store", ToolState::New), change("write", ToolState::Missing)]);
         assert_eq!(states(&source, &present, Level::Hold), [ToolState::Pinned, ToolState::New]);
         assert!(source.observe(&here(&FIRST[..1]), Level::Hold, at("3")).is_changed);
-        assert!(source.pending.is_empty(), "what is gone waits for nobody");
+        assert!(source.pending.is_empty(), "a missing tool needs no approval");
     }
 
     #[test]
-    fn where_changes_are_told_only_the_record_follows_them() {
+    fn at_the_level_that_only_reports_the_record_follows_changes() {
         let mut source = SourceRecord::first_seen(&here(&FIRST), Level::Record, at("1"));
         let present = here(&[("read", "Reads all."), ("stat", "Looks.")]);
         let observed = source.observe(&present, Level::Record, at("2"));
-        let told = |name: &str, state| (name.to_owned(), state);
+        let change = |name: &str, state| (name.to_owned(), state);
         assert_eq!(
             observed.changes,
-            [told("write", ToolState::Missing), told("read", ToolState::Changed), told("stat", ToolState::New)]
+            [change("write", ToolState::Missing), change("read", ToolState::Changed), change("stat", ToolState::New)]
         );
         assert_eq!(states(&source, &present, Level::Record), [ToolState::Changed, ToolState::Recorded]);
         assert_eq!(source.tools["read"].before.as_ref().map(|seen| &*seen.since), Some("1"));
@@ -394,16 +394,16 @@ mod tests {
     }
 
     #[test]
-    fn what_was_pinned_stays_when_changes_are_held_no_longer() {
+    fn pins_stay_when_changes_are_no_longer_held() {
         let mut source = SourceRecord::first_seen(&here(&FIRST), Level::Hold, at("1"));
         let present = here(&[("read", "Reads all."), ("stat", "Looks.")]);
         source.observe(&present, Level::Hold, at("2"));
         let before = source.clone();
         let observed = source.observe(&present, Level::Record, at("3"));
-        let told = |name: &str, state| (name.to_owned(), state);
+        let change = |name: &str, state| (name.to_owned(), state);
         assert_eq!(
             observed.changes,
-            [told("read", ToolState::Changed), told("stat", ToolState::New), told("write", ToolState::Missing)]
+            [change("read", ToolState::Changed), change("stat", ToolState::New), change("write", ToolState::Missing)]
         );
         assert_eq!((observed.is_changed, &source), (false, &before));
         assert_eq!(states(&source, &present, Level::Record), [ToolState::Changed, ToolState::New]);

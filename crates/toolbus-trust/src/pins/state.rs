@@ -40,7 +40,7 @@ pub(super) struct PinState {
     /// The number of the last review that found each source, of those that this process has seen.
     pub(super) last_seen: BTreeMap<String, u64>,
     reviews: u64,
-    /// When the process began, until all sources of its start are known. Tools that are new before that are recorded
+    /// Start of the process, until all sources of its start are known. Tools that are new before that are recorded
     /// with this age, so that it does not matter which source was faster.
     pub(super) starting: Option<String>,
     /// Reports of each source, so that each is made once.
@@ -73,7 +73,7 @@ pub(super) enum PinChangeKind {
 }
 
 impl PinState {
-    /// Builds the state from what is pinned already.
+    /// Builds the state from existing pins.
     pub(super) fn of(record: PinRecord, levels: Levels) -> Self {
         let mut pins = Self { record, levels, ..Self::default() };
         // Pending changes of the record were reported when it was written.
@@ -163,7 +163,7 @@ impl PinState {
                 found.push((name.clone(), tool, state, digest, level));
             }
         }
-        // What makes it grow makes room.
+        // Growth of the record makes room first.
         if !changes.is_empty() {
             self.forget_gone();
         }
@@ -319,7 +319,7 @@ fn finding(tool: &ToolDescriptor) -> Option<String> {
     (!found.is_empty()).then(|| found.join("; "))
 }
 
-/// Why a tool is quarantined, for operators; `None` if it is not.
+/// Reason that a tool is quarantined, for operators; `None` if it is not.
 pub(super) fn reason(state: ToolState, present: &PresentTool) -> Option<String> {
     let why = match state {
         ToolState::Pinned | ToolState::Recorded | ToolState::Missing | ToolState::Unrecorded => return None,

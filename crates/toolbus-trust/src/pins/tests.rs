@@ -6,7 +6,7 @@ use toolbus_core::Clock;
 use super::*;
 
 /// A new folder, and the path of a pin file in it.
-pub(super) fn place() -> (TempDir, PathBuf) {
+pub(super) fn pin_file() -> (TempDir, PathBuf) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("pins.json");
     (folder, path)
@@ -31,12 +31,12 @@ fn shown(pins: &Pins, name: &str) -> Digest {
 }
 
 #[tokio::test]
-async fn what_was_first_seen_is_pinned_over_a_restart() {
-    let (_folder, file) = place();
+async fn a_first_definition_stays_pinned_over_a_restart() {
+    let (_folder, file) = pin_file();
     let first = pins(Some(&file));
     assert_eq!(held(&first, &[tool("read", "1")]), 0);
     first.unsaved().await;
-    assert!(!first.save().unwrap(), "what this process knows needs no other look");
+    assert!(!first.save().unwrap(), "known definitions need no other review");
     let second = pins(Some(&file));
     assert_eq!(held(&second, &[tool("read", "2")]), 1);
     let entry = &second.list(None)[0];
@@ -45,8 +45,8 @@ async fn what_was_first_seen_is_pinned_over_a_restart() {
 }
 
 #[test]
-fn the_time_of_what_is_not_recorded_is_not_told() {
-    let (_folder, file) = place();
+fn an_unrecorded_tool_has_no_time() {
+    let (_folder, file) = pin_file();
     let pins = pins(Some(&file));
     let entry = |name: &str| pins.list(None).into_iter().find(|entry| entry.tool == name).unwrap();
     held(&pins, &[tool("read", "1"), tool("write", "1")]);
@@ -63,7 +63,7 @@ fn the_time_of_what_is_not_recorded_is_not_told() {
 
 #[test]
 fn an_approval_counts_for_other_processes_and_after_a_restart() {
-    let (_folder, file) = place();
+    let (_folder, file) = pin_file();
     let (one, other) = (pins(Some(&file)), pins(Some(&file)));
     let next = [tool("read", "2")];
     for pins in [&one, &other] {
@@ -81,8 +81,8 @@ fn an_approval_counts_for_other_processes_and_after_a_restart() {
 }
 
 #[test]
-fn an_approval_without_a_daemon_is_of_what_waits_in_the_file() {
-    let (_folder, file) = place();
+fn an_approval_without_a_daemon_applies_to_pending_changes_of_the_file() {
+    let (_folder, file) = pin_file();
     let daemon = pins(Some(&file));
     held(&daemon, &[tool("read", "1")]);
     held(&daemon, &[tool("read", "2")]);
@@ -98,7 +98,7 @@ fn an_approval_without_a_daemon_is_of_what_waits_in_the_file() {
 
 #[test]
 fn two_processes_that_see_different_sources_keep_both() {
-    let (_folder, file) = place();
+    let (_folder, file) = pin_file();
     let (one, other) = (pins(Some(&file)), pins(Some(&file)));
     held(&one, &[tool("read", "1")]);
     let of_rest = Arc::new(ToolDescriptor::new("get", "rest", "rest"));
@@ -111,19 +111,19 @@ fn two_processes_that_see_different_sources_keep_both() {
 
 #[test]
 fn of_two_processes_that_see_a_source_first_the_first_to_write_decides() {
-    let (_folder, file) = place();
+    let (_folder, file) = pin_file();
     let (one, other) = (pins(Some(&file)), pins(Some(&file)));
     held(&one, &[tool("read", "1")]);
     let different = [tool("read", "2")];
     assert_eq!(held(&other, &different), 0);
     one.save().unwrap();
-    assert!(other.save().unwrap(), "what it has must be looked at again");
+    assert!(other.save().unwrap(), "its tools must be reviewed again");
     assert_eq!(held(&other, &different), 1);
 }
 
 #[test]
-fn a_file_that_breaks_is_not_replaced_and_what_is_held_stays_held() {
-    let (_folder, file) = place();
+fn a_broken_file_is_not_replaced_and_held_tools_stay_held() {
+    let (_folder, file) = pin_file();
     let pins = pins(Some(&file));
     held(&pins, &[tool("read", "1")]);
     pins.save().unwrap();
@@ -155,7 +155,7 @@ fn without_a_file_pins_hold_until_the_process_ends() {
 }
 
 #[test]
-fn a_level_that_is_raised_pins_what_is_there_and_one_that_is_lowered_lets_go() {
+fn a_raised_level_pins_present_tools_and_a_lowered_one_releases_them() {
     let pins = Pins::open(None, Levels::default(), Clock::SYSTEM).unwrap();
     held(&pins, &[tool("read", "1")]);
     assert_eq!(held(&pins, &[tool("read", "2")]), 0);
@@ -167,7 +167,7 @@ fn a_level_that_is_raised_pins_what_is_there_and_one_that_is_lowered_lets_go() {
 }
 
 #[test]
-fn a_source_whose_name_goes_before_its_tools_lets_nothing_through() {
+fn a_source_whose_level_is_removed_before_its_tools_stays_held() {
     let pins = pins(None);
     let (first, next) = ([tool("read", "1")], [tool("read", "2")]);
     held(&pins, &first);
@@ -176,14 +176,14 @@ fn a_source_whose_name_goes_before_its_tools_lets_nothing_through() {
     assert_eq!(held(&pins, &next), 1, "named no more, and still there");
     assert!(!pins.admits(&next[0]));
     assert_eq!(held(&pins, &[]), 0);
-    assert_eq!(held(&pins, &next), 0, "there again, and nothing asks for it to be held");
+    assert_eq!(held(&pins, &next), 0, "there again, and no level holds it");
     pins.set_levels(Levels::new([("mcp:a".to_owned(), Level::Hold)], []));
-    assert_eq!((held(&pins, &next), held(&pins, &first)), (1, 0), "nobody approved it");
+    assert_eq!((held(&pins, &next), held(&pins, &first)), (1, 0), "no operator approved it");
 }
 
 #[test]
-fn a_process_that_holds_nothing_back_leaves_the_pins_of_others_as_they_are() {
-    let (_folder, file) = place();
+fn a_process_without_quarantine_leaves_the_pins_of_others_unchanged() {
+    let (_folder, file) = pin_file();
     let holding = pins(Some(&file));
     held(&holding, &[tool("read", "1")]);
     holding.save().unwrap();
@@ -199,8 +199,8 @@ fn a_process_that_holds_nothing_back_leaves_the_pins_of_others_as_they_are() {
 }
 
 #[test]
-fn a_server_that_nobody_named_and_that_fills_the_file_keeps_no_other_out() {
-    let (_folder, file) = place();
+fn an_unconfigured_server_that_fills_the_file_keeps_no_other_out() {
+    let (_folder, file) = pin_file();
     let pins = pins(Some(&file));
     let large = ToolDescriptor { description: "x".repeat(65 << 20), ..ToolDescriptor::new("fill", "mcp:b", "mcp") };
     held(&pins, &[tool("read", "1"), Arc::new(large)]);

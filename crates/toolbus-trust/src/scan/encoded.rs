@@ -4,7 +4,7 @@ use base64::Engine;
 use base64::alphabet::{STANDARD, URL_SAFE};
 use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
 
-use super::haystack::{TextSource, told};
+use super::haystack::{TextSource, display};
 
 /// Shortest run that is decoded, in characters.
 const MIN_RUN: usize = 24;
@@ -28,7 +28,7 @@ pub(super) fn decoded(texts: &impl TextSource) -> impl Iterator<Item = DecodedTe
         }
         let found = runs(text).into_iter().flat_map(|run| [base64(run), hexadecimal(run)]).flatten();
         let found = found.chain(per_cent(text)).chain(rot13(text)).filter(|text| has_words(text));
-        all.extend(found.map(|text| DecodedText { place: told(place), text }));
+        all.extend(found.map(|text| DecodedText { place: display(place), text }));
     });
     all.truncate(MAX_RUNS);
     all.into_iter()
@@ -52,7 +52,7 @@ fn base64(run: &str) -> Option<String> {
     let config = GeneralPurposeConfig::new()
         .with_decode_padding_mode(DecodePaddingMode::Indifferent)
         .with_decode_allow_trailing_bits(true);
-    // What is left over of a run that is no whole number of bytes says nothing.
+    // The rest of a run that is no whole number of bytes is ignored.
     let run = run.get(..run.len() - usize::from(run.len() % 4 == 1))?;
     let alphabet = if run.contains(['-', '_']) { URL_SAFE } else { STANDARD };
     String::from_utf8(GeneralPurpose::new(&alphabet, config).decode(run).ok()?).ok()
@@ -68,7 +68,7 @@ fn text_of(digits: &[u32]) -> Option<String> {
     String::from_utf8(bytes.filter_map(|byte| u8::try_from(byte).ok()).collect()).ok()
 }
 
-/// Decodes what is written with so many per cent signs that it is not for a URL.
+/// Decodes text with so many per cent signs that it is not for a URL.
 fn per_cent(text: &str) -> Option<String> {
     text.bytes().filter(|byte| *byte == b'%').nth(MIN_RUN / 3 - 1)?;
     let digits: Vec<u32> = text
@@ -83,7 +83,7 @@ fn per_cent(text: &str) -> Option<String> {
 }
 
 fn rot13(text: &str) -> Option<String> {
-    let says_so = text.split_ascii_whitespace().any(|word| {
+    let is_named = text.split_ascii_whitespace().any(|word| {
         let word = word.trim_matches(|c: char| !c.is_alphanumeric());
         word.eq_ignore_ascii_case("rot13") || word.eq_ignore_ascii_case("rot-13")
     });
@@ -92,7 +92,7 @@ fn rot13(text: &str) -> Option<String> {
         'n'..='z' | 'N'..='Z' => char::from(c as u8 - 13),
         _ => c,
     };
-    says_so.then(|| text.chars().take(MAX_RUN).map(turned).collect())
+    is_named.then(|| text.chars().take(MAX_RUN).map(turned).collect())
 }
 
 fn has_words(text: &str) -> bool {
@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_encoded_is_decoded_where_it_is_text() {
+    fn encoded_text_is_decoded() {
         assert_eq!(found("See SGVsbG8sIHdvcmxkIGFuZCBhbGwh."), ["Hello, world and all!"]);
         assert_eq!(found("See SGVsbG8_IHdvcmxkIGFuZCBhbGwh"), ["Hello? world and all!"]);
         assert_eq!(found("See 48656c6c6f2c20776f726c6421"), ["Hello, world!"]);
@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_text_is_left_alone() {
+    fn runs_that_are_no_encoded_text_are_ignored() {
         for text in [
             "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855",
             "/usr/local/share/ca-certificates/extra",

@@ -10,8 +10,8 @@ use crate::text::{clean, has_unseen, unseen};
 const MAX_LENGTH: usize = 64 * 1024;
 /// Longest excerpt, in characters.
 const MAX_EXCERPT: usize = 120;
-/// Longest place, in characters.
-const MAX_PLACE: usize = 160;
+/// Longest path, in characters.
+const MAX_PATH: usize = 160;
 /// Empty lines behind which text is far away.
 const FAR_LINES: usize = 20;
 /// Spaces behind which text is far away.
@@ -26,7 +26,7 @@ pub(super) trait TextSource {
 /// Texts as the rules know them, one after the other.
 pub(super) struct Haystack {
     text: String,
-    /// Where each ends.
+    /// End of each text.
     ends: Vec<usize>,
     /// The number of the first that is left out.
     left_out: Option<usize>,
@@ -50,17 +50,17 @@ impl Haystack {
         self.text.as_bytes()
     }
 
-    /// The place and the words of a match.
-    pub(super) fn told(&self, texts: &impl TextSource, (start, end): (usize, usize)) -> (String, String) {
+    /// The path and the words of a match.
+    pub(super) fn located(&self, texts: &impl TextSource, (start, end): (usize, usize)) -> (String, String) {
         // A match may begin with the end of the line before.
         let number = self.ends.partition_point(|ends| *ends <= start + 1);
         let words = self.bytes().get(start..end).unwrap_or_default();
-        (place_of(texts, number), shortened(&String::from_utf8_lossy(words)))
+        (path_of(texts, number), shortened(&String::from_utf8_lossy(words)))
     }
 
     /// The first text that is not looked at, because those before are too many or too long.
     pub(super) fn left_out(&self, texts: &impl TextSource) -> Option<(String, String)> {
-        Some((place_of(texts, self.left_out?), format!("behind {} KiB of other text", MAX_LENGTH / 1024)))
+        Some((path_of(texts, self.left_out?), format!("behind {} KiB of other text", MAX_LENGTH / 1024)))
     }
 
     /// The first name or value with something in it that is not seen.
@@ -70,13 +70,13 @@ impl Haystack {
             TextRole::Value => unseen(text).characters() > 0,
             TextRole::Prose => false,
         })
-        .map(|(place, text)| (place, shortened(&text.escape_debug().to_string())))
+        .map(|(path, text)| (path, shortened(&text.escape_debug().to_string())))
     }
 
     /// The first text with something behind much empty space.
     pub(super) fn far_away(&self, texts: &impl TextSource) -> Option<(String, String)> {
-        let (place, text) = find(texts, |_, text| behind_space(text).is_some())?;
-        Some((place, shortened(&clean(behind_space(text).unwrap_or_default(), MAX_EXCERPT * 4).text)))
+        let (path, text) = find(texts, |_, text| behind_space(text).is_some())?;
+        Some((path, shortened(&clean(behind_space(text).unwrap_or_default(), MAX_EXCERPT * 4).text)))
     }
 }
 
@@ -96,29 +96,29 @@ fn behind_space(text: &str) -> Option<&str> {
 
 fn find(texts: &impl TextSource, is_it: impl Fn(TextRole, &str) -> bool) -> Option<(String, &str)> {
     let mut found = None;
-    texts.each(&mut |place, role, text| {
+    texts.each(&mut |path, role, text| {
         if found.is_none() && is_it(role, text) {
-            found = Some((told(place), text));
+            found = Some((display(path), text));
         }
     });
     found
 }
 
-fn place_of(texts: &impl TextSource, number: usize) -> String {
+fn path_of(texts: &impl TextSource, number: usize) -> String {
     let (mut next, mut found) = (0, String::new());
-    texts.each(&mut |place, _, _| {
+    texts.each(&mut |path, _, _| {
         if next == number {
-            found = told(place);
+            found = display(path);
         }
         next += 1;
     });
     found
 }
 
-/// A place as text for people, shortened and escaped: names in it may be of any length and content.
-pub(super) fn told(place: &TextPath<'_>) -> String {
-    let escaped: String = place.to_string().escape_debug().take(MAX_PLACE + 1).collect();
-    text::shortened(&escaped, MAX_PLACE).into_owned()
+/// A path as text for people, shortened and escaped: names in it may be of any length and content.
+pub(super) fn display(path: &TextPath<'_>) -> String {
+    let escaped: String = path.to_string().escape_debug().take(MAX_PATH + 1).collect();
+    text::shortened(&escaped, MAX_PATH).into_owned()
 }
 
 /// The beginning of a text, in one line.

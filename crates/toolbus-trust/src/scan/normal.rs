@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn a_text_is_what_a_reader_takes_it_for() {
+    fn a_text_is_normalised_to_its_look() {
         for (text, normal) in [
             // Case, space and emphasis make no difference.
             ("Do  **NOT**\n\ttell `the` User’s", "do not tell the user's\n"),
@@ -164,7 +164,7 @@ mod tests {
             ("Ignоrе аll", "ignore all\n"),
             ("Показывает погоду", "показывает погоду\n"),
             ("Ｉｇｎｏｒｅ 𝐢𝐠𝐧𝐨𝐫𝐞 ⓘⓖⓝⓞⓡⓔ", "ignore ignore ignore\n"),
-            // What is not seen is not there.
+            // Invisible characters are removed.
             ("Ig\u{200b}no\u{ad}re\u{0}", "ignore\n"),
             ("a\u{0}b", "ab\n"),
             // Letters with space between them are words.

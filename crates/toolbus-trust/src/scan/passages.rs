@@ -1,4 +1,4 @@
-//! Where a long text, such as a page, addresses the model.
+//! Passages of a long text, such as a page, that address the model.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -30,7 +30,7 @@ pub struct SuspectPassage {
 impl Scanner {
     /// The paragraphs of a text that address the model, in their order.
     ///
-    /// A paragraph is suspect by itself alone. How long a text is, or how much space it has, says nothing.
+    /// A paragraph is suspect by itself alone. The length of a text, or its space, is no sign.
     #[must_use]
     pub fn passages(&self, text: &str) -> Vec<SuspectPassage> {
         let mut found = Vec::new();
@@ -49,7 +49,7 @@ impl Scanner {
             }
         }
         self.add_passages(&window, &mut found);
-        // The end of one part is the beginning of the next: what stands there is told once, of the next.
+        // The end of one part is the beginning of the next: what stands there is reported once, for the next.
         found.dedup_by(|later, earlier| {
             let own = earlier.start..later.start;
             let is_same =
@@ -66,7 +66,7 @@ impl Scanner {
     fn add_passages(&self, window: &Paragraphs<'_>, found: &mut Vec<SuspectPassage>) {
         let haystack = Haystack::of(window);
         // The window may have a match of each pattern in each paragraph; the set finds the first alone.
-        if self.0.matches(haystack.bytes()).next().is_none() && !self.says_encoded(window) {
+        if self.0.matches(haystack.bytes()).next().is_none() && !self.has_encoded(window) {
             return;
         }
         for range in &window.ranges {
@@ -82,7 +82,7 @@ impl Scanner {
         let haystack = Haystack::of(one);
         let mut findings: BTreeMap<Arc<str>, (Weight, String)> = BTreeMap::new();
         for (rule, at) in self.0.matches(haystack.bytes()) {
-            findings.entry(Arc::clone(&rule.id)).or_insert_with(|| (rule.weight, haystack.told(one, at).1));
+            findings.entry(Arc::clone(&rule.id)).or_insert_with(|| (rule.weight, haystack.located(one, at).1));
         }
         let high = findings.values().find(|(weight, _)| *weight == Weight::High);
         let both = || findings.values().next().filter(|_| findings.len() > 1);
@@ -90,17 +90,17 @@ impl Scanner {
         excerpt.or_else(|| self.decoded_excerpt(one))
     }
 
-    fn says_encoded(&self, texts: &Paragraphs<'_>) -> bool {
+    fn has_encoded(&self, texts: &Paragraphs<'_>) -> bool {
         self.decoded_excerpt(texts).is_some()
     }
 
     /// Excerpt of encoded text that meets another rule once it is decoded.
     fn decoded_excerpt(&self, texts: &Paragraphs<'_>) -> Option<String> {
         self.0.checks().find(|(check, _)| matches!(check, CheckKind::Encoded))?;
-        let says = |text: &str| self.0.matches(text.as_bytes()).any(|(rule, _)| rule.weight == Weight::High);
+        let is_suspect = |text: &str| self.0.matches(text.as_bytes()).any(|(rule, _)| rule.weight == Weight::High);
         encoded::decoded(texts).find_map(|decoded| {
-            let told = normal::of(&decoded.text);
-            says(&told).then(|| haystack::shortened(&told))
+            let normal = normal::of(&decoded.text);
+            is_suspect(&normal).then(|| haystack::shortened(&normal))
         })
     }
 }
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_encoded_is_found_too() {
+    fn encoded_instructions_are_found() {
         let encoded = base64::Engine::encode(&base64::engine::general_purpose::STANDARD, INJECTION);
         assert_eq!(scanner().passages(&format!("Calm.\n\nData: {encoded}"))[0].start, 7);
     }

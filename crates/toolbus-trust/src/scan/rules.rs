@@ -8,13 +8,13 @@ use serde::Deserialize;
 
 /// Most memory of the patterns, in bytes.
 const MAX_SIZE: usize = 64 * 1024 * 1024;
-/// Most memory of what is remembered while they are matched, in bytes; when it is full it is emptied.
+/// Most memory of the cache while they are matched, in bytes; when it is full it is emptied.
 const MAX_CACHE: usize = 8 * 1024 * 1024;
 
 /// Most matches of one pattern that are none of the rule's.
 const MAX_EXCEPTIONS: usize = 32;
 
-/// Why rules cannot be used.
+/// Reason that rules cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum RulesError {
     /// They are not written as rules are.
@@ -170,7 +170,7 @@ fn sentence(text: &[u8], (start, end): (usize, usize)) -> &[u8] {
     text.get(from..to).unwrap_or_default()
 }
 
-/// The pattern with entries of [words] in the places of their names.
+/// The pattern with entries of [words] instead of their names.
 fn spelled_out(pattern: &str, words: &BTreeMap<String, String>, rule: &str) -> Result<String, RulesError> {
     let mut spelled = String::new();
     for (number, part) in pattern.split('%').enumerate() {

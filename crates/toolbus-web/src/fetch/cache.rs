@@ -1,4 +1,4 @@
-//! Pages that are kept to ask whether they have changed.
+//! Pages that are kept for revalidation.
 
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ const OVERHEAD: usize = 1024;
 const LONGEST_HEADER: usize = 1024;
 
 /// Pages with an `ETag` or a date; the least recently used leave first. A page is shown again only after its site has
-/// said, to a request of that caller, that it is unchanged: so no caller sees a page that the rules keep from it.
+/// responded, to a request of that caller, that it is unchanged: so no caller sees a page that the rules keep from it.
 #[derive(Debug)]
 pub(super) struct PageCache {
     pages: Mutex<Pages>,
@@ -52,7 +52,7 @@ impl PageCache {
         self.pages.lock().by_url.get(&key(url)).cloned()
     }
 
-    /// Keeps a page, if its site allows that, and can be asked about it.
+    /// Keeps a page, if its site allows that, and can revalidate it.
     pub(super) fn put(&self, page: &RawPage, headers: &HeaderMap) {
         let key = key(&page.url);
         // Copies: a value of a response holds the whole buffer that it was read into.
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_a_site_can_be_asked_about_is_kept() {
+    fn only_a_page_that_its_site_can_revalidate_is_kept() {
         let cache = PageCache::new(1 << 20);
         let url = Url::parse("http://a.example/#top").unwrap();
         let table = [

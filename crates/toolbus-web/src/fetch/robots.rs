@@ -102,7 +102,7 @@ async fn fetch(egress: &Egress, url: &Url, lists: &HostLists) -> Result<Option<R
     for followed in 0..=MAX_REDIRECTS {
         let mut response = match egress.get(&at, HeaderMap::new(), lists).await {
             Ok(response) => response,
-            // The caller has asked for nothing of the host that this leads to, and would not know what is refused.
+            // The caller did not request the host of this redirect, and would not understand its refusal.
             Err(EgressError::Refused(_)) if followed > 0 => return Ok(None),
             Err(_) if followed > 0 => return Ok(Some(Robots::nothing())),
             Err(error) => return Err(error),

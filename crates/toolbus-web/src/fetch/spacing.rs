@@ -12,7 +12,7 @@ use super::FetchError;
 /// Hosts that are remembered.
 const MAX_HOSTS: NonZeroUsize = NonZeroUsize::new(4096).unwrap();
 
-/// When each host may be asked again.
+/// Time of the next request to each host.
 #[derive(Debug)]
 pub(super) struct HostSpacing {
     interval: Duration,

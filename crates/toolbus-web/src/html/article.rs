@@ -1,4 +1,4 @@
-//! Which part of a page is its content, and what is left out of it.
+//! Selection of the part of a page that is its content, and of the elements that are left out of it.
 
 use toolbus_core::Clock;
 
@@ -15,7 +15,7 @@ const FRAME: [&str; 2] = ["nav", "aside"];
 /// The same by role.
 const FRAME_ROLES: [&str; 9] =
     ["navigation", "banner", "contentinfo", "complementary", "search", "menu", "menubar", "dialog", "alertdialog"];
-/// Words in a class or id of what is not of the content.
+/// Words in a class or id of elements beside the content.
 const FRAME_WORDS: [&str; 26] = [
     "advert",
     "ads",
@@ -62,7 +62,7 @@ const CLASS_START: usize = 1024;
 /// Nodes that are looked at between two looks at the clock.
 const NODES_PER_CHECK: usize = 4096;
 
-/// Choice of what is written of a page.
+/// Choice of the parts of a page that are written.
 pub(super) struct ArticleChoice {
     top: NodeId,
     /// By node: whether it is left out, with all below.
@@ -167,7 +167,7 @@ impl ArticleChoice {
         texts
     }
 
-    /// Returns what the page marks as its main content, if that has enough of the page's text.
+    /// Returns the element that the page marks as its main content, if that has enough of the page's text.
     fn marked(&self, dom: &Dom, texts: &[TextSize]) -> Option<NodeId> {
         let whole = size_of(texts, NodeId::ROOT).all;
         let mut marked: Option<NodeId> = None;
@@ -189,7 +189,7 @@ impl ArticleChoice {
         marked.filter(|id| size_of(texts, *id).all * 100 >= whole * MARKED_SHARE)
     }
 
-    /// Chooses the element that holds most prose, with what is around it that seems to be of the same text.
+    /// Chooses the element that holds most prose, with surrounding elements that seem to be of the same text.
     fn choose(&mut self, dom: &Dom, texts: &[TextSize]) {
         let mut scores = vec![0_usize; dom.len()];
         for id in dom.ids().filter(|id| !self.leaves_out(*id) && PROSE.contains(&dom.name(*id))) {

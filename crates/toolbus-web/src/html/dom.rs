@@ -288,7 +288,7 @@ impl Builder {
     fn insert(&self, child: NodeOrText<NodeId>, parent: NodeId, after: NodeId) {
         let id = match child {
             NodeOrText::AppendNode(id) => id,
-            // It may be that of an element whose attributes say that it is hidden.
+            // It may be that of an element that its attributes hide.
             NodeOrText::AppendText(_) if self.is_full() => return,
             NodeOrText::AppendText(text) => {
                 let before = if after == NONE {
@@ -439,7 +439,7 @@ mod tests {
     fn a_page_is_parsed_as_browsers_do() {
         let table = [
             ("<p>a<p>b", "(html(head() body(p(a) p(b))))"),
-            // Foster parenting: what is not allowed in a table comes before it.
+            // Foster parenting: nodes that are not allowed in a table come before it.
             ("<table><b>x</b><tr><td>y", "(html(head() body(b(x) table(tbody(tr(td(y)))))))"),
             // The adoption agency.
             ("<b>1<p>2</b>3</p>", "(html(head() body(b(1) p(b(2) 3))))"),
@@ -455,7 +455,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_below_a_node_is_found_in_order_and_within_it() {
+    fn descendants_of_a_node_are_found_in_order() {
         let dom = Dom::parse("<div><p>a<b>b</b></p><i>c</i></div><p>d", &HtmlLimits::generous());
         let div = dom.ids().find(|id| dom.name(*id) == "div").unwrap();
         assert_eq!(dom.text(div, 100), "abc");

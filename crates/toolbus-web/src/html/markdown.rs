@@ -37,7 +37,7 @@ const BLOCKS: [&str; 18] = [
     "figure",
 ];
 
-/// Writes what was chosen of a page.
+/// Writes the chosen parts of a page.
 pub(super) struct MarkdownWriter<'a> {
     pub(super) dom: &'a Dom,
     pub(super) choice: &'a ArticleChoice,
@@ -46,7 +46,7 @@ pub(super) struct MarkdownWriter<'a> {
     pub(super) out: String,
     /// Text with which each line begins, for quotes and lists.
     prefix: String,
-    /// Texts with which the next line begins instead of the end of its prefix: the sign of a list item, say.
+    /// Texts with which the next line begins instead of the end of its prefix, such as the sign of a list item.
     pub(super) markers: Vec<Marker>,
     /// Line breaks before the next text.
     pub(super) breaks: u8,
@@ -68,7 +68,7 @@ pub(super) struct MarkdownWriter<'a> {
 }
 
 pub(super) struct Marker {
-    /// Where in the prefix.
+    /// Position in the prefix.
     at: usize,
     text: Cow<'static, str>,
 }
@@ -441,7 +441,7 @@ impl<'a> MarkdownWriter<'a> {
         self.is_fresh = false;
     }
 
-    /// Writes what is strong or emphasised, once where that is nested.
+    /// Writes strong or emphasised text, marked once where that is nested.
     fn emphasised(&mut self, id: NodeId, sign: &'static str, is_within: fn(&mut Self) -> &mut bool) {
         if std::mem::replace(is_within(self), true) {
             return self.children(id);

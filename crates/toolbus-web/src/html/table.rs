@@ -56,8 +56,8 @@ impl<'a> Table<'a> {
         self.has_header
     }
 
-    /// The rows, each with its cells in their columns. A row at a time: cells that stretch over others make far more places
-    /// than a page has bytes.
+    /// The rows, each with its cells in their columns. A row at a time: cells that stretch over others fill far more
+    /// positions than a page has bytes.
     pub(super) fn rows(&self) -> impl Iterator<Item = TableRow> {
         // By column: in how many further rows a cell above stretches into it.
         let mut covered: Vec<usize> = Vec::new();

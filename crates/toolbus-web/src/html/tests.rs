@@ -75,7 +75,7 @@ fn each_element_becomes_its_markdown() {
 }
 
 #[test]
-fn what_markdown_would_take_for_a_sign_is_escaped_and_nothing_else() {
+fn only_signs_of_markdown_are_escaped() {
     let table = [
         (
             "<p>*a* snake_case _b_ 2 &lt; 3 &lt;b&gt; `c` C:\\dir \\*",
@@ -95,7 +95,7 @@ fn what_markdown_would_take_for_a_sign_is_escaped_and_nothing_else() {
 }
 
 #[test]
-fn a_table_of_data_is_a_table_and_one_that_lays_out_is_not() {
+fn a_data_table_is_a_table_and_a_layout_table_is_none() {
     let table = [
         (
             "<table><caption>Sizes</caption><thead><tr><th>Name<th>a | b</thead><tr><td>x<td><b>1</b><br>2</table>",
@@ -131,7 +131,7 @@ fn a_table_of_data_is_a_table_and_one_that_lays_out_is_not() {
 }
 
 #[test]
-fn what_becomes_far_longer_than_its_page_ends_at_the_limit() {
+fn markdown_far_longer_than_its_page_ends_at_the_limit() {
     let limited = |html: &str| {
         let limits = HtmlLimits::new(Duration::from_secs(600), 1 << 20);
         convert(html, &Url::parse("https://site.example/").unwrap(), PagePart::Full, &limits)
@@ -153,7 +153,7 @@ const FRAMED: &str = "<title>The  Title</title><body><header><a href=/>Home</a><
     <footer>Imprint</footer></body>";
 
 #[test]
-fn the_article_is_without_what_surrounds_it_and_the_full_page_has_all_that_is_seen() {
+fn the_article_excludes_its_surroundings_and_the_full_page_has_all_visible_text() {
     assert_eq!(article(FRAMED), "# Head\n\nThis is the content.");
     let full = markdown(FRAMED);
     for part in ["Home", "A", "cookies", "Links", "Head", "content", "Beside", "Imprint"] {
@@ -196,7 +196,7 @@ fn without_marks_the_element_with_most_prose_is_the_article() {
 }
 
 #[test]
-fn without_marks_what_is_beside_the_main_text_stays_if_it_is_text() {
+fn text_beside_an_unmarked_main_text_stays() {
     let prose = "Words of a text that is long enough to be one. ".repeat(10);
     let links = "<a href=/x>Link</a> ".repeat(10);
     let rest = format!("<div><p>{prose}</p><p>{prose}</p></div>");
@@ -268,7 +268,7 @@ fn all_posts_of_a_thread_are_kept() {
 }
 
 #[test]
-fn a_page_that_shows_nothing_without_scripts_is_said_to_be_one() {
+fn a_page_that_is_empty_without_scripts_has_a_note() {
     let needs = |html: &str| converted(html, PagePart::Article).needs_scripts;
     assert!(needs("<div id=root></div><script src=app.js></script><noscript>Enable JavaScript.</noscript>"));
     assert!(!needs("<p>Short and static."));
@@ -315,11 +315,11 @@ fn pages_without_end_in_one_direction_are_cut_and_harm_nothing() {
 }
 
 #[test]
-fn a_page_is_looked_at_for_no_longer_than_its_time() {
+fn a_page_is_converted_within_its_time() {
     let late = HtmlLimits { until: Clock::SYSTEM.now(), ..HtmlLimits::generous() };
     let dom = Dom::parse("<p>word", &HtmlLimits::generous());
     let choice = ArticleChoice::of(&dom, PagePart::Article, &late);
-    assert!(choice.is_short() && dom.ids().all(|id| choice.leaves_out(id)), "what was not looked at may be hidden");
+    assert!(choice.is_short() && dom.ids().all(|id| choice.leaves_out(id)), "unparsed nodes may be hidden");
     assert!(!ArticleChoice::of(&dom, PagePart::Article, &HtmlLimits::generous()).is_short());
 }
 
@@ -345,7 +345,7 @@ fn attributes_that_the_parser_copies_without_end_cut_the_page() {
     assert!(!converted(&font(10_000), PagePart::Full).is_cut);
     let cut = converted(&font(100_000), PagePart::Full);
     assert!(cut.is_cut && cut.markdown.matches("word").count() < 1500, "{}", cut.markdown.len());
-    // What is hidden stays so in the piece in which they become too many.
+    // Hidden elements stay hidden in the piece in which they become too many.
     let hidden = format!("<p><font hidden title='{}'>x{}", "a".repeat(1 << 20), "<p>word".repeat(2000));
     let cut = converted(&hidden, PagePart::Full);
     assert!(cut.is_cut && cut.markdown.is_empty(), "{}", cut.markdown);

@@ -10,8 +10,8 @@ const PRESCAN: usize = 1024;
 /// Bytes from which an unnamed charset is guessed.
 const GUESSED: usize = 64 * 1024;
 
-/// Decodes a body by its byte order mark, its header, what HTML says of itself, or the looks of its bytes. What does not
-/// fit becomes U+FFFD.
+/// Decodes a body by its byte order mark, its header, the charset that HTML declares, or the looks of its bytes. What
+/// does not fit becomes U+FFFD.
 pub(super) fn decode<'a>(body: &'a [u8], content_type: &str, is_html: bool) -> Cow<'a, str> {
     let named = || of_header(content_type).or_else(|| of_html(body).filter(|_| is_html));
     let encoding = match Encoding::for_bom(body) {
@@ -41,7 +41,7 @@ fn of_html(body: &[u8]) -> Option<&'static Encoding> {
             let value = value.strip_prefix(b"\"").or_else(|| value.strip_prefix(b"'")).unwrap_or(value);
             let end = value.iter().position(|byte| matches!(byte, b'"' | b'\'' | b';' | b'>' | b'/' | b' ' | b'?'));
             let label = value.get(..end.unwrap_or(value.len())).unwrap_or_default();
-            // A page that could be read as far as this is not in UTF-16, whatever it says.
+            // A page that could be read as far as this is not in UTF-16, whatever it declares.
             return Encoding::for_label(label).map(|encoding| match encoding {
                 encoding if !encoding.is_ascii_compatible() => UTF_8,
                 encoding if encoding == X_USER_DEFINED => WINDOWS_1252,

@@ -98,7 +98,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_pretty_means_the_same(value in value()) {
+        fn pretty_json_means_the_same(value in value()) {
             let pretty = pretty(&value.to_string(), usize::MAX).unwrap();
             prop_assert_eq!(&serde_json::from_str::<Value>(&pretty).unwrap(), &value);
             prop_assert_eq!(pretty, serde_json::to_string_pretty(&value).unwrap());

@@ -75,7 +75,7 @@ pub(super) fn text(bytes: &[u8], limits: &HtmlLimits) -> Result<PageText, PageEr
     Ok(read)
 }
 
-/// Characters whose fonts do not say what they are.
+/// Characters whose fonts do not map them to Unicode.
 #[derive(Debug, Default)]
 struct Unreadable {
     count: usize,
@@ -133,7 +133,7 @@ fn title(pdf: &Pdf) -> Option<String> {
     Some(title.split_whitespace().collect::<Vec<_>>().join(" "))
 }
 
-/// Takes the text of what is drawn, and draws nothing.
+/// Takes the text that a page draws, and draws nothing.
 struct TextDevice {
     layout: TextLayout,
     bounds: Rect,

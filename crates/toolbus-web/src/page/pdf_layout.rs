@@ -1,4 +1,4 @@
-//! From the places of characters to text: words, lines, paragraphs, superscripts.
+//! From the positions of characters to text: words, lines, paragraphs, superscripts.
 
 use hayro_interpret::font::{Glyph, GlyphRun, PositionedGlyph};
 use hayro_interpret::hayro_cmap::{BfString, WritingMode};
@@ -50,7 +50,7 @@ struct Line {
 
 /// A character, or several that are one glyph.
 struct Placed {
-    /// `None` if the font does not say.
+    /// `None` if the font does not define it.
     text: Option<String>,
     start: Point,
     end: Point,
@@ -58,7 +58,7 @@ struct Placed {
     size: f64,
 }
 
-/// Where a character is, seen from the line.
+/// Position of a character relative to the line.
 enum Step {
     On { gap: f64 },
     Script(Script),
@@ -247,7 +247,7 @@ fn tracking(placed: &[Placed]) -> f64 {
     if placed.len() < TRACKED || !least.is_finite() { 0.0 } else { least.max(0.0) }
 }
 
-/// Whether a font says what a glyph is: it may give it a number of its own instead.
+/// Whether a font maps a glyph to a character: it may give it a number of its own instead.
 fn is_readable(text: &str) -> bool {
     let is_private = |c: char| matches!(u32::from(c), 0xe000..=0xf8ff | 0xfffd | 0xf_0000..);
     !text.is_empty() && text.chars().all(|c| !is_private(c) && (!c.is_control() || c.is_whitespace()))
@@ -257,8 +257,8 @@ fn is_leftward(text: &str) -> bool {
     text.chars().any(|c| matches!(u32::from(c), 0x590..=0x8ff | 0xfb1d..=0xfdff | 0xfe70..=0xfeff))
 }
 
-/// A text in its usual characters: ligatures, and forms by place or width (NFKC). Not what has another value then, such
-/// as `²` and `½`.
+/// A text in its usual characters: ligatures, and forms by position or width (NFKC). Not what has another value then,
+/// such as `²` and `½`.
 fn folded(text: &str) -> String {
     let is_form = |c: char| {
         matches!(u32::from(c),

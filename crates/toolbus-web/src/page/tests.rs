@@ -16,7 +16,7 @@ fn text(content_type: &str, body: &[u8]) -> String {
 }
 
 #[test]
-fn a_body_is_read_by_its_type_or_by_its_looks() {
+fn a_body_is_read_by_its_type_or_content() {
     let table: [(&str, &[u8], &str); 12] = [
         ("text/html", b"<p>a<p>b", "a\n\nb"),
         ("application/xhtml+xml; charset=utf-8", b"<p>a</p>", "a"),
@@ -46,7 +46,7 @@ fn xml_has_the_charset_that_it_names() {
 }
 
 #[test]
-fn pages_that_refer_to_others_or_show_nothing_say_so() {
+fn pages_that_refer_to_others_or_are_empty_have_a_note() {
     let notes = |html: &str| read("text/html", html.as_bytes(), BrowseMode::Article).unwrap().notes.join("|");
     let sent_on = "This page sends its readers on to https://site.example/b . Read that.";
     for html in [
@@ -102,7 +102,7 @@ fn the_source_is_shown_as_it_is() {
 }
 
 #[test]
-fn what_is_not_text_is_named_with_its_size() {
+fn a_page_that_is_no_text_is_named_with_its_size() {
     let error = |content_type, body| read(content_type, body, BrowseMode::Article).unwrap_err().to_string();
     assert_eq!(error("image/png; q=1", b"\x89PNG"), "it is `image/png` of 4 bytes, which is not text");
     assert_eq!(error("", b"\0\x01\x02"), "it is data of 3 bytes, which is not text");
@@ -110,7 +110,7 @@ fn what_is_not_text_is_named_with_its_size() {
 }
 
 #[test]
-fn a_heading_that_repeats_the_title_is_shown_once_and_what_is_cut_is_said() {
+fn a_heading_that_repeats_the_title_is_shown_once_and_a_cut_is_noted() {
     let html = b"<title>Guide - Site</title><h1>Guide</h1><p>Text";
     let read = read("text/html", html, BrowseMode::Full).unwrap();
     assert_eq!((read.title.as_str(), read.text.as_str()), ("Guide - Site", "Text"));
@@ -173,7 +173,7 @@ fn words_columns_lines_and_paragraphs_of_a_pdf_are_those_that_a_reader_sees() {
     let at = |x: f64, y: f64, size: u8, text: &str| format!("/F1 {size} Tf 1 0 0 1 {x} {y} Tm ({text}) Tj ");
     let shown = |operators: &str| text("application/pdf", &pdf(&[&format!("BT /F1 12 Tf {operators} ET")]));
     let table = [
-        // Words by gaps: within one operator, by absolute places, letter by letter.
+        // Words by gaps: within one operator, by absolute positions, letter by letter.
         ("72 720 Td [(di)20(f)-15(ferent)-280(w)40(ere)] TJ".to_owned(), "different were"),
         (at(72.0, 720.0, 12, "The") + &at(96.7, 720.0, 12, "quick"), "The quick"),
         ("72 720 Td (M) Tj 10 0 Td (a) Tj 6.7 0 Td (r) Tj 9.4 0 Td (o) Tj".to_owned(), "Mar o"),
@@ -182,7 +182,7 @@ fn words_columns_lines_and_paragraphs_of_a_pdf_are_those_that_a_reader_sees() {
         (at(72.0, 720.0, 12, "Name") + &at(200.0, 720.0, 12, "12") + &at(240.0, 720.0, 12, "345"), "Name\t12\t345"),
         (at(72.0, 700.0, 12, "one") + &at(72.0, 686.0, 12, "two") + &at(72.0, 640.0, 12, "three"), "one\ntwo\n\nthree"),
         (at(72.0, 600.0, 12, "below") + &at(72.0, 700.0, 12, "above"), "below\n\nabove"),
-        // What is raised or lowered.
+        // Superscripts and subscripts.
         (at(72.0, 700.0, 12, "10") + &at(85.5, 705.0, 7, "23") + &at(97.0, 700.0, 12, "kg"), "10²³ kg"),
         (at(72.0, 700.0, 12, "H") + &at(80.7, 697.0, 7, "2") + &at(84.8, 700.0, 12, "O"), "H₂O"),
         (at(72.0, 705.0, 7, "1") + &at(76.5, 700.0, 12, "A note"), "1A note"),
@@ -224,7 +224,7 @@ fn ligatures_of_a_pdf_are_letters() {
 }
 
 #[test]
-fn japanese_in_a_font_that_is_not_embedded_is_read_and_what_cannot_be_read_is_told() {
+fn japanese_without_an_embedded_font_is_read_and_unreadable_characters_are_reported() {
     let font = |encoding: &str, ordering: &str| {
         let below = format!(
             "<< /Type /Font /Subtype /CIDFontType0 /BaseFont /Ryumin-Light /CIDSystemInfo << /Registry (Adobe) \
@@ -245,7 +245,7 @@ fn japanese_in_a_font_that_is_not_embedded_is_read_and_what_cannot_be_read_is_to
 }
 
 #[test]
-fn a_damaged_pdf_is_refused_and_one_without_text_says_so() {
+fn a_damaged_pdf_is_refused_and_one_without_text_has_a_note() {
     let damaged = read("application/pdf", b"%PDF-1.4\nnothing", BrowseMode::Article).unwrap_err();
     assert_eq!(damaged.to_string(), "its PDF cannot be read: it is damaged");
     let empty = read("application/pdf", &pdf(&[""]), BrowseMode::Article).unwrap();

@@ -1,4 +1,4 @@
-//! Asks one search engine: spaced, and again when it says to come back.
+//! Queries one search engine: spaced, and again when it limits requests.
 
 use std::time::{Duration, Instant};
 
@@ -14,7 +14,7 @@ use crate::fetch::retry_after;
 
 /// Times that a query is sent again.
 const MAX_RETRIES: u32 = 3;
-/// Waits before that, where the engine does not say.
+/// Waits before that, where the engine gives no time.
 const FIRST_WAIT: Duration = Duration::from_secs(1);
 /// Longest wait.
 const MAX_WAIT: Duration = Duration::from_secs(8);
@@ -25,18 +25,18 @@ const MAX_RESPONSE: usize = 4 << 20;
 /// Most characters of an engine's own message.
 const MAX_MESSAGE: usize = 200;
 
-/// A search engine, and when it was asked last.
+/// A search engine, and the time of its next query.
 #[derive(Debug)]
 pub(crate) struct SearchEngine {
     pub(super) provider: SearchProvider,
     client: HttpClient,
-    /// When it may be asked again. Held while a request is waiting or under way, so that requests go one by one.
+    /// Time of its next query. Held while a request is waiting or under way, so that requests go one by one.
     next: Mutex<Option<Instant>>,
     spacing: Duration,
     first_wait: Duration,
 }
 
-/// Why an engine has no results.
+/// Reason that an engine has no results.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum SearchError {
     #[error("{0} has no key: the operator has to set one")]
@@ -73,7 +73,7 @@ impl SearchError {
             Self::OverQuota { .. } => "over_quota",
             Self::RateLimited { .. } => "rate_limited",
             Self::Status { .. } | Self::NoJson(_) => "http_error",
-            // What it asks is its own, as the network is.
+            // Engines behind this one count as its network.
             Self::Unreachable(_) | Self::Silent { .. } => "unreachable",
             Self::Invalid(_) => "invalid",
             Self::Timeout(_) => "timeout",
@@ -112,12 +112,12 @@ impl SearchEngine {
                 let outcome = self.once(query, count).await;
                 let now = Clock::SYSTEM.now();
                 *next = Some(now + self.spacing);
-                let (status, asked) = match outcome {
+                let (status, retry_after) = match outcome {
                     Ok(results) => return Ok(results),
                     Err(Failure::Final(error)) => return Err(error),
                     Err(Failure::TryAgain { status, after }) => (status, after),
                 };
-                let wait = asked.unwrap_or_else(|| self.first_wait.saturating_mul(1 << tried)).min(MAX_WAIT);
+                let wait = retry_after.unwrap_or_else(|| self.first_wait.saturating_mul(1 << tried)).min(MAX_WAIT);
                 *next = Some(now + wait.max(self.spacing));
                 if tried >= MAX_RETRIES {
                     return Err(SearchError::RateLimited { name, status: status.as_u16() });
@@ -147,13 +147,13 @@ impl SearchEngine {
         let error = body.as_ref().map(EngineError::of).unwrap_or_default();
         let message = if error.text.is_empty() { String::new() } else { format!(" (“{}”)", clean(&error.text)) };
         Err(match status.as_u16() {
-            // Tavily answers 432 and 433 when a plan or a budget is used up.
+            // Tavily responds 432 and 433 when a plan or a budget is used up.
             402 | 432 | 433 => SearchError::OverQuota { name, message }.into(),
             429 if error.is_quota => SearchError::OverQuota { name, message }.into(),
             429 | 503 => Failure::TryAgain { status, after },
             403 if self.provider.has_formats() => SearchError::NoJson(name).into(),
             401 | 403 => SearchError::KeyRefused { name, message }.into(),
-            // Brave answers 404 and 422, too, which alone say as much of the query as of the key.
+            // Brave responds 404 and 422, too, which alone may be due to the query or the key.
             _ if error.is_of_key => SearchError::KeyRefused { name, message }.into(),
             _ => SearchError::Status { name, status, message }.into(),
         })
@@ -192,7 +192,7 @@ impl EngineError {
         let code = brave.and_then(|error| error.get("code")).and_then(Value::as_str).unwrap_or_default();
         let meta = |name: &str| brave.and_then(|error| error.pointer("/meta")?.get(name)).and_then(Value::as_u64);
         let is_used_up = meta("quota_limit").is_some_and(|limit| limit > 0 && meta("quota_current") >= Some(limit));
-        // What is wrong with an argument: of Brave, and of Tavily.
+        // The invalid argument, as Brave and Tavily report it.
         let invalid = brave.and_then(|error| error.pointer("/meta/errors/0")).or_else(|| body.pointer("/detail/0"));
         let location = invalid.map_or_else(String::new, location);
         let texts = [

@@ -78,7 +78,7 @@ impl SearchExecutor {
     async fn search(&self, query: &str, count: usize, until: Instant) -> Result<Vec<SearchResult>, Vec<SearchError>> {
         let mut errors = Vec::new();
         for (left, engine) in (1..=self.engines.len()).rev().zip(&self.engines) {
-            // One that does not answer leaves the next its share.
+            // An engine that does not respond leaves the next its share.
             let now = Clock::SYSTEM.now();
             let share = until.saturating_duration_since(now) / u32::try_from(left).unwrap_or(u32::MAX);
             let found = engine.search(query, count, now + share).await;

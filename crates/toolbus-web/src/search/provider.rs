@@ -1,4 +1,4 @@
-//! Search engines in the configuration: what is sent to each, and where its results are.
+//! Search engines in the configuration: the request to each, and the position of its results.
 
 use reqwest::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderName, HeaderValue};
 use reqwest::{Method, Request};
@@ -16,7 +16,7 @@ const TAVILY: &str = "https://api.tavily.com/search";
 /// Placeholders that a URL of a generic engine has for the query, and for the number of results.
 const QUERY: &str = "{query}";
 const COUNT: &str = "{count}";
-/// Number of engines that are named of those that did not answer.
+/// Number of unresponsive engines that an error names.
 const MAX_SILENT: usize = 4;
 
 /// A search engine.
@@ -177,7 +177,7 @@ impl SearchProvider {
         matches!(self, Self::Searxng { .. })
     }
 
-    /// Which of the engines that it asks did not answer, and why: `brave: too many requests`.
+    /// Unresponsive engines behind it, with the reasons: `brave: too many requests`.
     pub(super) fn silent(&self, response: &Value) -> Option<String> {
         let Self::Searxng { .. } = self else { return None };
         let engines = response.get("unresponsive_engines")?.as_array()?.iter().take(MAX_SILENT).map(|engine| {

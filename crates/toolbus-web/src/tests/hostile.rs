@@ -97,7 +97,7 @@ async fn a_wrong_length_adds_nothing_to_a_page_and_waits_for_nothing() {
 }
 
 #[tokio::test]
-async fn a_wrong_type_is_read_as_what_it_says_or_looks_like_and_harms_nothing() {
+async fn a_page_of_a_wrong_type_is_read_by_type_or_content_without_harm() {
     let page = "<!DOCTYPE html><title>T</title><main><p>text</main>";
     let server = Server::start(|_| {
         vec![
@@ -211,8 +211,8 @@ async fn a_name_that_resolves_to_an_address_that_is_not_public_is_refused() {
 async fn the_address_that_is_connected_to_is_the_one_that_was_checked() {
     let server = Server::start(|_| vec![("/", html("there"))]).await;
     // The first response has an address that may be reached among others, each further one none.
-    let asked = Arc::<AtomicUsize>::default();
-    let count = Arc::clone(&asked);
+    let lookups = Arc::<AtomicUsize>::default();
+    let count = Arc::clone(&lookups);
     let lookup: HostLookup = Arc::new(move |_| {
         let is_first = count.fetch_add(1, Ordering::Relaxed) == 0;
         let found: &[&str] = if is_first { &["10.0.0.1", "127.0.0.1"] } else { &["10.0.0.1"] };
@@ -222,7 +222,7 @@ async fn the_address_that_is_connected_to_is_the_one_that_was_checked() {
     let tool = browse_with(&[&server], WebConfig::default(), lookup);
     let url = format!("http://rebinding.example.com:{}/", server.address.port());
     assert_eq!(text(&tool, json!({"url": url})).await, "there");
-    assert_eq!(asked.load(Ordering::Relaxed), 1, "a second answer would be another one");
+    assert_eq!(lookups.load(Ordering::Relaxed), 1, "a second lookup would return another address");
     assert!(refusal(&tool, &url).await.contains("is not public"));
     assert_eq!(server.count("/"), 1);
 }

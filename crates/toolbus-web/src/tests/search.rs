@@ -1,4 +1,4 @@
-//! `web_search`, against answers of the engines.
+//! `web_search`, against responses of the engines.
 
 use std::path::Path;
 use std::time::Duration;
@@ -27,12 +27,12 @@ fn found(name: &str) -> TestResponse {
     TestResponse::Bytes(kept(name).1)
 }
 
-fn answer(status: &str, body: &str) -> Vec<u8> {
+fn json_response(status: &str, body: &str) -> Vec<u8> {
     response(status, &[("content-type", "application/json")], body.as_bytes())
 }
 
 fn ok(body: &str) -> TestResponse {
-    TestResponse::Bytes(answer("200 OK", body))
+    TestResponse::Bytes(json_response("200 OK", body))
 }
 
 fn provider(value: serde_json::Value) -> SearchProvider {
@@ -66,7 +66,7 @@ fn searxng(server: &Server) -> SearchProvider {
 }
 
 #[tokio::test]
-async fn each_kept_answer_becomes_its_results_or_its_error() {
+async fn each_recorded_response_becomes_its_results_or_its_error() {
     let files = std::fs::read_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/answers")).unwrap();
     let names = files.map(|file| file.unwrap().path()).filter(|path| path.extension().is_some_and(|ext| ext == "json"));
     let mut names: Vec<_> = names.map(|path| path.file_stem().unwrap().to_str().unwrap().to_owned()).collect();
@@ -121,7 +121,7 @@ async fn each_kept_answer_becomes_its_results_or_its_error() {
 }
 
 #[tokio::test]
-async fn every_engine_is_asked_in_its_own_way() {
+async fn every_engine_is_queried_by_its_own_api() {
     let server = Server::start(|_| {
         vec![
             ("/brave?q=rust%20amqp%26x&count=5", found("brave-results")),
@@ -131,11 +131,11 @@ async fn every_engine_is_asked_in_its_own_way() {
         ]
     })
     .await;
-    let asked = |nth: usize| server.requests.lock()[nth].to_lowercase();
+    let request = |nth: usize| server.requests.lock()[nth].to_lowercase();
     text(&tool(vec![brave(&server)]), json!({"query": " rust amqp&x "})).await;
-    assert!(asked(0).contains("x-subscription-token: k3y") && asked(0).contains("accept: application/json"));
+    assert!(request(0).contains("x-subscription-token: k3y") && request(0).contains("accept: application/json"));
     text(&tool(vec![tavily(&server)]), json!({"query": "q", "count": 1})).await;
-    assert!(asked(1).contains("authorization: bearer k3y"));
+    assert!(request(1).contains("authorization: bearer k3y"));
     let one = text(&tool(vec![searxng(&server)]), json!({"query": "q", "count": 1})).await;
     assert_eq!(one, "1. [An AMQP client](https://lib.example/amqp) — Publishes & consumes; \"quorum\" queues too.");
     let own = provider(json!({
@@ -144,7 +144,7 @@ async fn every_engine_is_asked_in_its_own_way() {
     }));
     let found = text(&tool(vec![own]), json!({"query": "a b&c", "count": 3})).await;
     assert_eq!(found, "1. [lapin](https://docs.rs/lapin) — AMQP client");
-    assert!(asked(3).contains("x-key: s3cret"));
+    assert!(request(3).contains("x-key: s3cret"));
 }
 
 #[tokio::test]
@@ -154,7 +154,11 @@ async fn too_many_requests_are_sent_again_three_times() {
     let server = Server::start(|_| {
         vec![(
             path,
-            TestResponse::InTurn(vec![limited(), answer("503 Service Unavailable", "{}"), kept("brave-results").1]),
+            TestResponse::InTurn(vec![
+                limited(),
+                json_response("503 Service Unavailable", "{}"),
+                kept("brave-results").1,
+            ]),
         )]
     })
     .await;
@@ -166,7 +170,7 @@ async fn too_many_requests_are_sent_again_three_times() {
 }
 
 #[tokio::test]
-async fn an_engine_is_not_asked_before_the_time_that_it_names() {
+async fn an_engine_is_not_queried_before_its_retry_after() {
     let after = response("429 Too Many Requests", &[("retry-after", "3600")], b"{}");
     let path = "/brave?q=q&count=5";
     let server = Server::start(|_| vec![(path, TestResponse::Bytes(after))]).await;
@@ -178,14 +182,14 @@ async fn an_engine_is_not_asked_before_the_time_that_it_names() {
 }
 
 #[tokio::test]
-async fn what_is_no_answer_of_an_engine_is_told() {
+async fn a_response_without_results_is_an_error() {
     let table = [
         ("500 Internal Server Error", "<html>", "Brave answered HTTP 500 Internal Server Error"),
         ("200 OK", "<html>", "Brave answered with something that is no list of results"),
         ("200 OK", "{}", "Brave answered with something that is no list of results"),
     ];
     for (status, body, expected) in table {
-        let sent = TestResponse::Bytes(answer(status, body));
+        let sent = TestResponse::Bytes(json_response(status, body));
         let server = Server::start(|_| vec![("/brave?q=q&count=5", sent)]).await;
         assert_eq!(ask(brave(&server)).await.unwrap_err().to_string(), expected, "{status}");
         assert_eq!(server.requests.lock().len(), 1, "{status}");
@@ -203,7 +207,7 @@ async fn an_engine_that_found_nothing_for_others_are_silent_is_followed_by_the_n
 }
 
 #[tokio::test]
-async fn the_next_engine_is_asked_when_one_fails_and_all_errors_are_told_when_none_is_left() {
+async fn a_failed_engine_is_followed_by_the_next_and_the_last_failure_lists_all_errors() {
     let server = Server::start(|_| vec![("/tavily", found("tavily-results"))]).await;
     let empty = provider(json!({"provider": "brave", "key": " ", "url": server.url("/brave")}));
     let found = text(&tool(vec![empty.clone(), tavily(&server)]), json!({"query": "q"})).await;
@@ -217,7 +221,7 @@ async fn the_next_engine_is_asked_when_one_fails_and_all_errors_are_told_when_no
 }
 
 #[tokio::test]
-async fn an_engine_that_says_nothing_leaves_the_next_its_share_of_the_time() {
+async fn a_silent_engine_leaves_the_next_its_share_of_the_time() {
     let server = Server::start(|_| vec![("/tavily", found("tavily-results"))]).await;
     let silent = Server::start(|_| vec![("/brave?q=q&count=5", TestResponse::Stalled(Vec::new()))]).await;
     let tool = tool(vec![brave(&silent), tavily(&server)]);
@@ -226,7 +230,7 @@ async fn an_engine_that_says_nothing_leaves_the_next_its_share_of_the_time() {
 }
 
 #[tokio::test]
-async fn nothing_found_is_a_result_and_answers_are_kept_for_a_while() {
+async fn an_empty_result_is_no_error_and_results_are_cached() {
     let path = "/brave?q=q&count=5";
     let server = Server::start(|_| vec![(path, found("brave-nothing-found"))]).await;
     let tool = tool(vec![brave(&server)]);

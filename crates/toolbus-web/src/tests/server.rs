@@ -1,4 +1,4 @@
-//! A server that answers each path as it is told, byte by byte.
+//! A server with a fixed response for each path, byte by byte.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -9,7 +9,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 
-/// Answer to a request for a path.
+/// Response to a request for a path.
 #[derive(Clone)]
 pub(super) enum TestResponse {
     /// These bytes, then the connection is closed.
@@ -49,7 +49,7 @@ impl Server {
         serving.spawn(async move {
             let mut connections = JoinSet::new();
             while let Ok((stream, _)) = listener.accept().await {
-                connections.spawn(answer(stream, Arc::clone(&routes), Arc::clone(&seen)));
+                connections.spawn(respond(stream, Arc::clone(&routes), Arc::clone(&seen)));
             }
         });
         Self { address, requests, _serving: serving }
@@ -66,7 +66,7 @@ impl Server {
     }
 }
 
-async fn answer(mut stream: TcpStream, routes: Arc<Mutex<Routes>>, seen: Arc<Mutex<Vec<String>>>) {
+async fn respond(mut stream: TcpStream, routes: Arc<Mutex<Routes>>, seen: Arc<Mutex<Vec<String>>>) {
     let mut request = Vec::new();
     let mut buffer = [0; 4096];
     while !request.windows(4).any(|window| window == b"\r\n\r\n") {

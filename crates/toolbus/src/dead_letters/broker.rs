@@ -69,7 +69,7 @@ impl<'a> LetterBroker<'a> {
     ) -> Result<ReplayOutcome, DeadLetterError> {
         if dead.reason == DeadReason::Undeliverable.as_str() {
             let targets = self.addresses(dead.reply_to.as_deref().unwrap_or_default());
-            return queue.answer_again(dead, &self.config.bus.exchange, &targets).await;
+            return queue.reply_again(dead, &self.config.bus.exchange, &targets).await;
         }
         let login = self.config.bus.url.login();
         let user_id = match (self.config.identity.source, &dead.properties.user_id) {

@@ -21,7 +21,7 @@ const MAX_NAME: usize = 255;
 const MAX_ARGUMENT: usize = 64;
 /// Most parameters of an operation, those of its path included.
 const MAX_PARAMETERS: usize = 256;
-/// Parameters of headers that say nothing: the request has these anyway (OpenAPI 3, Parameter Object).
+/// Parameters of headers that are ignored: the request has these anyway (OpenAPI 3, Parameter Object).
 const IGNORED_HEADERS: [&str; 3] = ["accept", "content-type", "authorization"];
 /// Keywords of a schema of objects whose properties can stand beside other arguments.
 const PLAIN: [&str; 13] = [
@@ -54,7 +54,7 @@ pub(super) struct FoundOperation<'a> {
 #[derive(Default)]
 pub(super) struct Operations<'a> {
     pub(super) found: Vec<FoundOperation<'a>>,
-    /// Those that are no tools, each with why.
+    /// Operations that are no tools, each with the reason.
     pub(super) left_out: Vec<String>,
     /// Texts that patterns are compared with, for each operation.
     pub(super) seen: Vec<Vec<String>>,
@@ -106,7 +106,7 @@ impl<'a> FoundOperation<'a> {
     ///
     /// # Errors
     ///
-    /// Why it cannot be asked for.
+    /// The reason that it cannot be called.
     pub(super) fn endpoint(
         &self,
         document: &'a Value,
@@ -276,7 +276,7 @@ impl<'a> OperationArguments<'a> {
         let is_required = body.get("required") == Some(&Value::Bool(true));
         let content = body.get("content").and_then(Value::as_object);
         let Some((media, of_media)) = content.into_iter().flatten().find(|(media, _)| is_json(media)) else {
-            // Without its body, what the operation does would be something else than it says.
+            // Without its body, the operation would do something else than it describes.
             return match content.into_iter().flatten().next() {
                 Some((media, _)) => Err(format!("its body is no JSON but {}", shown(media))),
                 None => Ok(None),

@@ -1,7 +1,7 @@
 //! Schemas of OpenAPI as JSON Schema of arguments.
 //!
-//! What references lead to stands in `$defs`, so that a schema may refer to itself. Only keywords that say something about
-//! requests are kept.
+//! Targets of references stand in `$defs`, so that a schema may refer to itself. Only keywords that apply to requests
+//! are kept.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -242,13 +242,13 @@ impl<'a> OperationSchemas<'a> {
     }
 }
 
-/// Whether a property is for responses alone, by itself or by what it refers to.
+/// Whether a property is for responses alone, by itself or by the schema that it refers to.
 pub(super) fn is_read_only(document: &Value, schema: &Value) -> bool {
-    let says = |schema: &Value| schema.get("readOnly") == Some(&Value::Bool(true));
-    says(schema) || resolved(document, schema).is_ok_and(says)
+    let is_marked = |schema: &Value| schema.get("readOnly") == Some(&Value::Bool(true));
+    is_marked(schema) || resolved(document, schema).is_ok_and(is_marked)
 }
 
-/// Adds what `nullable` of OpenAPI 3.0 says.
+/// Adds null as `nullable` of OpenAPI 3.0 allows it.
 fn with_nullable(keywords: &Map<String, Value>, read: &mut Map<String, Value>) {
     if keywords.get("nullable") != Some(&Value::Bool(true)) {
         return;
@@ -279,8 +279,8 @@ fn bytes(value: &Value) -> usize {
         }
 }
 
-/// A definition that leads to itself without a step into a value, if there is one: what it admits is not defined, and
-/// checking it would have no end.
+/// A definition that leads to itself without a step into a value, if there is one: it does not define the values that
+/// it admits, and checking it would have no end.
 fn circle(definitions: &Map<String, Value>) -> Option<&str> {
     let mut ended = BTreeSet::new();
     for start in definitions.keys() {

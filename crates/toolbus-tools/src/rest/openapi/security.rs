@@ -26,7 +26,7 @@ enum Carrier {
 pub(super) struct Schemes<'a> {
     /// Those with a credential.
     carriers: BTreeMap<&'a str, Carrier>,
-    /// Schemes that each operation needs that says nothing else.
+    /// Schemes of the operations that declare none.
     default: Option<&'a Value>,
     /// Headers that the section gives all requests.
     headers: &'a BTreeMap<String, Secret>,
@@ -67,7 +67,7 @@ impl Authorisation {
     }
 
     /// Whether an argument would stand where the idempotency key does: a caller who repeats that of another would get the
-    /// other's answer.
+    /// other's response.
     pub(super) fn takes_key(&self, location: &str, name: &str) -> bool {
         location == "header" && self.key_header.as_ref().is_some_and(|header| header.eq_ignore_ascii_case(name))
     }

@@ -33,7 +33,7 @@ fn read(text: &str, fields: Value) -> Result<DescribedEndpoints, OpenApiError> {
     super::read("spec.yaml", text, &section(fields), &EgressRules::default(), &client)
 }
 
-/// The key of the mistake, and what is told of it.
+/// The key of the mistake, and its error.
 fn refused(text: &str, fields: Value) -> String {
     let error = read(text, fields).unwrap_err();
     format!("{}: {error}", error.key.unwrap_or("-"))
@@ -240,7 +240,7 @@ fn a_yaml_of_megabytes_is_read_as_the_same_json_is() {
 }
 
 #[test]
-fn what_is_no_specification_of_a_known_version_is_refused() {
+fn a_specification_of_an_unknown_version_is_refused() {
     let table = [
         ("swagger: '2.0'\npaths: {}", json!({})),
         ("openapi: 3.2.0", json!({})),
@@ -254,8 +254,8 @@ fn what_is_no_specification_of_a_known_version_is_refused() {
         ("- 1", json!({})),
         ("a: &a [*a]", json!({})),
     ];
-    let told = table.map(|(text, fields)| refused(text, fields)).join("\n");
-    insta::assert_snapshot!(told, @r#"
+    let errors = table.map(|(text, fields)| refused(text, fields)).join("\n");
+    insta::assert_snapshot!(errors, @r#"
     -: it is Swagger 2.0; expected OpenAPI 3.0 or 3.1. Converters make one of the other
     -: it is OpenAPI 3.2.0; expected 3.0 or 3.1
     server: the specification names no host; write `server`
@@ -298,8 +298,8 @@ fn requests_go_to_hosts_of_the_configuration_and_to_public_ones() {
         ("https://elsewhere.example", spec),
         ("http://[::1]/x", json!({"url": "https://api.example.com/openapi.json"})),
     ];
-    let told = table.map(|(server, fields)| refused(&at(server), fields)).join("\n");
-    insta::assert_snapshot!(told, @"
+    let errors = table.map(|(server, fields)| refused(&at(server), fields)).join("\n");
+    insta::assert_snapshot!(errors, @"
     server: the server of the specification may not be asked: the address of `169.254.169.254` is not public but link-local, where clouds have their metadata. Write `server` if it is meant
     server: the server of the specification may not be asked: `localhost` is the name of a machine or network that is not public. Write `server` if it is meant
     server: the server of the specification may not be asked: port 8443 is not allowed. Write `server` if it is meant
@@ -515,8 +515,8 @@ fn references_lead_to_parts_of_the_document_alone() {
         "#/components/parameters/none",
         "#/paths/~1x/post/parameters/0",
     ];
-    let told = table.map(|reference| refused(&parameter(reference), json!({}))).join("\n");
-    insta::assert_snapshot!(told, @"
+    let errors = table.map(|reference| refused(&parameter(reference), json!({}))).join("\n");
+    insta::assert_snapshot!(errors, @"
     -: no operation of it becomes a tool; 1 operation is no tool: POST /x: its `$ref` `http://169.254.169.254/latest/meta-data` leads to another document, and only the specification itself is read: put it into one file
     -: no operation of it becomes a tool; 1 operation is no tool: POST /x: its `$ref` `other.yaml#/components/parameters/a` leads to another document, and only the specification itself is read: put it into one file
     -: no operation of it becomes a tool; 1 operation is no tool: POST /x: its `$ref` `#/components/parameters/none` leads to nothing
@@ -525,7 +525,7 @@ fn references_lead_to_parts_of_the_document_alone() {
 }
 
 #[test]
-fn operations_that_cannot_be_asked_for_are_left_out_with_the_reason() {
+fn operations_that_cannot_be_called_are_left_out_with_the_reason() {
     let op = |fields: Value| json!({"post": fields});
     let body = |media: &str| json!({"requestBody": {"required": true, "content": {media: {}}}});
     let paths = json!({
@@ -544,7 +544,7 @@ fn operations_that_cannot_be_asked_for_are_left_out_with_the_reason() {
 }
 
 #[test]
-fn credentials_go_where_security_schemes_say() {
+fn credentials_go_where_security_schemes_put_them() {
     let schemes = json!({"securitySchemes": {
         "key": {"type": "apiKey", "in": "header", "name": "X-Key"},
         "app": {"type": "apiKey", "in": "header", "name": "X-App"},
@@ -590,11 +590,11 @@ fn credentials_go_where_security_schemes_say() {
         json!({"key": {"per_agent": {"ana": {"token": "t"}}}}),
         json!({"key": {"key": " "}}),
     ];
-    let told = table.map(|auth| {
+    let errors = table.map(|auth| {
         let error = with(security.clone(), auth).unwrap_err();
         format!("{}: {error}", error.key.unwrap_or("-"))
     });
-    insta::assert_snapshot!(told.join("\n"), @"
+    insta::assert_snapshot!(errors.join("\n"), @"
     auth: the specification has no security scheme `kay`; did you mean `key`? expected one of `app`, `basic`, `bearer`, `cookie`, `key`, `oauth`, `query`
     auth: `key`: `token` is not what this scheme needs; expected `key`
     auth: `key`: `key` is missing; expected it here, or in `per_agent` for each agent
@@ -627,7 +627,7 @@ fn of_a_body_what_is_sent_is_required_whatever_parameters_are_called() {
 }
 
 #[test]
-fn members_whose_names_models_cannot_give_stay_in_the_body() {
+fn fields_whose_names_models_cannot_give_stay_in_the_body() {
     let body = json!({"type": "object", "required": ["@type"], "properties": {"@type": {"type": "string"}}});
     let body = json!({"required": true, "content": {"application/json": {"schema": body}}});
     let schema = only_schema(&operation(json!({"requestBody": body})));
@@ -644,7 +644,7 @@ fn headers_of_the_section_are_no_arguments() {
 }
 
 #[test]
-fn objects_whose_members_are_written_with_their_names_go_to_no_path_and_no_header() {
+fn objects_that_are_written_with_field_names_go_to_no_path_and_no_header() {
     let operation = |location: &str, required: bool| {
         let parameters = json!([{"name": "c", "in": location, "required": required, "explode": true,
             "schema": {"type": "object"}}]);
@@ -660,7 +660,7 @@ fn objects_whose_members_are_written_with_their_names_go_to_no_path_and_no_heade
 }
 
 #[test]
-fn a_key_of_the_query_comes_after_what_the_path_has_of_it() {
+fn a_credential_in_the_query_is_appended_to_the_query_of_the_path() {
     let schemes = json!({"securitySchemes": {"query": {"type": "apiKey", "in": "query", "name": "key"}}});
     let get = json!({"operationId": "get", "security": [{"query": []}]});
     let auth = json!({"server": "https://h/", "auth": {"query": {"key": "k"}}});

@@ -70,7 +70,7 @@ async fn calls_of_several_agents_at_once_do_not_mix_their_credentials() {
 }
 
 #[tokio::test]
-async fn who_has_no_credentials_is_refused_before_anything_is_sent() {
+async fn an_agent_without_credentials_is_refused_before_anything_is_sent() {
     let server = TestServer::saying("").await;
     let tool = shared_by_two(&server);
     let unnamed = Caller { name: "ana".into(), ..Caller::unknown() };
@@ -87,7 +87,7 @@ async fn who_has_no_credentials_is_refused_before_anything_is_sent() {
 }
 
 #[tokio::test]
-async fn the_credentials_of_a_request_do_not_come_back_in_its_answer() {
+async fn the_credentials_of_a_request_are_redacted_in_its_response() {
     let echo = "of token-of-ana and token-of-ana";
     for status in [200, 400] {
         let server =
@@ -99,7 +99,7 @@ async fn the_credentials_of_a_request_do_not_come_back_in_its_answer() {
 }
 
 #[tokio::test]
-async fn a_caller_cannot_try_out_a_credential_by_what_its_answer_hides() {
+async fn a_caller_cannot_guess_a_credential_from_redactions() {
     let server = TestServer::start(|seen| {
         let echo = format!("{}{}", seen.target, "y".repeat(100));
         Response::builder().status(400).body(Body::from(echo)).unwrap()
@@ -128,7 +128,7 @@ async fn a_caller_cannot_try_out_a_credential_by_what_its_answer_hides() {
 }
 
 #[test]
-fn a_mistake_in_the_credentials_of_an_agent_is_told_with_its_name() {
+fn an_invalid_agent_credential_is_an_error_that_names_the_agent() {
     let table = [
         (bearer(""), CredentialError::Empty("token")),
         (bearer("a\nb"), HeaderError::Value("authorization".to_owned()).into()),
@@ -137,8 +137,8 @@ fn a_mistake_in_the_credentials_of_an_agent_is_told_with_its_name() {
     for (credential, error) in table {
         let mut endpoint = Endpoint::new("t", "http://host/");
         endpoint.auth = Some(of_two("token-of-ana", credential));
-        let told = crate::rest::tool(&endpoint, &RestClient::new(Default::default()).unwrap()).err().unwrap();
-        assert_eq!(told.key(), "auth");
-        assert_eq!(told, EndpointError::AgentCredential { agent: agent("bruno"), error });
+        let refused = crate::rest::tool(&endpoint, &RestClient::new(Default::default()).unwrap()).err().unwrap();
+        assert_eq!(refused.key(), "auth");
+        assert_eq!(refused, EndpointError::AgentCredential { agent: agent("bruno"), error });
     }
 }

@@ -22,7 +22,7 @@ use super::tool;
 use crate::rest::Method;
 use crate::testing::{call, run};
 
-/// Answers with exactly these bytes and closes the connection.
+/// Responds with exactly these bytes and closes the connection.
 async fn after(bytes: impl Into<Vec<u8>>) -> Result<ToolOutput, ToolFailure> {
     let bytes = Arc::new(bytes.into());
     let origin = raw(move |mut stream| {
@@ -43,7 +43,7 @@ fn reset(stream: TcpStream) {
 }
 
 #[tokio::test]
-async fn a_server_that_never_answers_ends_with_the_endpoints_timeout() {
+async fn a_server_that_never_responds_ends_with_the_endpoints_timeout() {
     let origin = raw(|mut stream| async move { closed(&mut stream).await }).await;
     let tool = tool(origin, |s| s.timeout = "100ms".parse().unwrap());
     let failure = run(&tool, json!({})).await.unwrap_err();
@@ -97,7 +97,7 @@ async fn a_call_that_is_dropped_closes_its_connection() {
 }
 
 #[tokio::test]
-async fn of_a_huge_answer_no_more_is_read_than_allowed() {
+async fn of_a_huge_response_no_more_is_read_than_allowed() {
     static CHUNK: [u8; 65536] = [b'x'; 65536];
     let sent = Arc::new(AtomicUsize::new(0));
     let counter = Arc::clone(&sent);
@@ -120,9 +120,9 @@ async fn of_a_huge_answer_no_more_is_read_than_allowed() {
 #[tokio::test]
 async fn a_server_may_send_ten_interim_responses_and_no_more() {
     const HINTS: &str = "HTTP/1.1 103 Early Hints\r\nlink: </style.css>\r\n\r\n";
-    let told = |hints: usize| format!("{}HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok", HINTS.repeat(hints));
-    assert_eq!(after(told(10)).await, Ok(ToolOutput::text("ok")));
-    let failure = after(told(11)).await.unwrap_err();
+    let hinted = |hints: usize| format!("{}HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok", HINTS.repeat(hints));
+    assert_eq!(after(hinted(10)).await, Ok(ToolOutput::text("ok")));
+    let failure = after(hinted(11)).await.unwrap_err();
     assert_eq!(failure.cause, Cause::InvalidResult, "{failure:?}");
 
     let (ended, mut end) = mpsc::unbounded_channel();
@@ -140,7 +140,7 @@ async fn a_server_may_send_ten_interim_responses_and_no_more() {
 }
 
 #[tokio::test]
-async fn an_answer_that_announces_too_much_is_refused_before_it_is_read() {
+async fn a_response_that_announces_too_much_is_refused_unread() {
     // Nothing follows: reading would end as a lost connection.
     let failure = after("HTTP/1.1 200 OK\r\ncontent-length: 100000000\r\n\r\n").await.unwrap_err();
     assert_eq!(failure.cause, Cause::ResultTooLarge);
@@ -165,7 +165,7 @@ async fn a_gzip_bomb_counts_with_its_decompressed_size() {
 }
 
 #[tokio::test]
-async fn an_answer_is_decompressed_read_as_far_as_it_is_announced_and_still_an_error_where_its_body_breaks_off() {
+async fn a_response_is_decompressed_read_up_to_its_length_and_an_error_if_it_breaks_off() {
     let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
     encoder.write_all(b"hello").unwrap();
     let gzip = encoder.finish().unwrap();
@@ -221,7 +221,7 @@ async fn a_server_that_is_gone_after_a_redirect_may_have_acted() {
 }
 
 #[tokio::test]
-async fn an_answer_that_is_not_http_or_not_compressed_as_it_says_is_invalid() {
+async fn a_response_that_is_no_http_or_wrongly_compressed_is_invalid() {
     let flood = |count: usize| {
         let headers: String = (0..count).map(|n| format!("x-{n}: y\r\n")).collect();
         format!("HTTP/1.1 200 OK\r\n{headers}\r\n")

@@ -25,7 +25,7 @@ fn tool(server: Option<&str>, path: &str, operation: Value, auth: Value) -> Tool
 }
 
 #[tokio::test]
-async fn every_argument_goes_to_its_place() {
+async fn every_argument_goes_where_the_specification_puts_it() {
     let server = TestServer::saying("done").await;
     let operation = json!({"post": {
         "operationId": "op",
@@ -80,7 +80,7 @@ async fn an_idempotency_key_is_the_daemon_s_whatever_the_specification_declares(
         run(&tool, json!({})).await.unwrap();
         run(&tool, json!({})).await.unwrap();
     }
-    // What is read-only has none of the daemon.
+    // A read-only operation has no key of the daemon.
     run(&at("get", true), json!({"idempotency-key": "mine"})).await.unwrap();
     let seen = server.seen();
     let keys: Vec<_> = seen.iter().map(|seen| Some(seen.headers.get("idempotency-key")?.to_str().unwrap())).collect();

@@ -13,7 +13,7 @@ use super::{bearer, header, tool};
 use crate::rest::{Auth, Method};
 use crate::testing::run;
 
-async fn answered(
+async fn result_of(
     status: u16,
     headers: &'static [(&'static str, &'static str)],
     body: impl AsRef<[u8]>,
@@ -33,12 +33,12 @@ async fn answered(
 #[tokio::test]
 async fn success_of_every_kind_is_a_result() {
     for (status, body) in [(200, "x"), (201, "{}"), (202, ""), (204, ""), (206, "part")] {
-        assert_eq!(answered(status, &[], body).await, Ok(ToolOutput::text(body)), "{status}");
+        assert_eq!(result_of(status, &[], body).await, Ok(ToolOutput::text(body)), "{status}");
     }
 }
 
 #[tokio::test]
-async fn the_answer_to_head_is_an_empty_text() {
+async fn the_response_to_head_is_an_empty_text() {
     let server = TestServer::saying("not sent").await;
     let tool = tool(&server.origin, |s| (s.method, s.max_response) = (Method::Head, Some("1B".parse().unwrap())));
     assert_eq!(run(&tool, json!({})).await, Ok(ToolOutput::text("")));
@@ -58,14 +58,14 @@ async fn other_statuses_are_errors_of_the_tool_with_status_and_body() {
         (599, "x", "HTTP 599 <unknown status code>: x"),
     ];
     for (status, body, text) in table {
-        assert_eq!(answered(status, &[], body).await, Ok(ToolOutput::error(text)));
+        assert_eq!(result_of(status, &[], body).await, Ok(ToolOutput::error(text)));
     }
 }
 
 #[tokio::test]
 async fn a_server_that_cannot_serve_now_is_unavailable() {
     for status in [502, 503, 504] {
-        let failure = answered(status, &[], "internal details").await.unwrap_err();
+        let failure = result_of(status, &[], "internal details").await.unwrap_err();
         assert_eq!((failure.cause, failure.retry_after), (Cause::Unavailable, None));
         assert!(failure.message.contains(&format!("HTTP {status}")), "{}", failure.message);
         assert!(!failure.message.contains("internal details"), "{}", failure.message);
@@ -82,37 +82,37 @@ async fn a_wait_that_the_server_asks_for_is_passed_on_within_bounds() {
         (&[("retry-after", "Fri, 31 Dec 1999 23:59:59 GMT")], None),
     ];
     for (headers, seconds) in table {
-        let failure = answered(503, headers, "").await.unwrap_err();
+        let failure = result_of(503, headers, "").await.unwrap_err();
         assert_eq!(failure.retry_after, seconds.map(Duration::from_secs), "{headers:?}");
     }
-    let limited = answered(429, &[("retry-after", "7")], "slow down").await.unwrap();
+    let limited = result_of(429, &[("retry-after", "7")], "slow down").await.unwrap();
     assert_eq!(limited, ToolOutput::error("HTTP 429 Too Many Requests, try again after 7 s: slow down"));
 }
 
 #[tokio::test]
 async fn the_body_of_an_error_is_cut_at_a_character() {
-    let text = answered(500, &[], "é".repeat(5000)).await.unwrap().content.unwrap();
+    let text = result_of(500, &[], "é".repeat(5000)).await.unwrap().content.unwrap();
     assert_eq!(text, format!("HTTP 500 Internal Server Error: {}… (cut)", "é".repeat(2048)));
-    let text = answered(500, &[], format!("x{}", "é".repeat(5000))).await.unwrap().content.unwrap();
+    let text = result_of(500, &[], format!("x{}", "é".repeat(5000))).await.unwrap().content.unwrap();
     assert_eq!(text, format!("HTTP 500 Internal Server Error: x{}… (cut)", "é".repeat(2047)));
 }
 
 #[tokio::test]
-async fn an_answer_of_the_largest_size_is_a_result_and_one_byte_more_is_not() {
-    assert_eq!(answered(200, &[], "x".repeat(10_000)).await.unwrap().size(), 10_000);
-    let failure = answered(200, &[], "x".repeat(10_001)).await.unwrap_err();
+async fn a_response_of_the_largest_size_is_a_result_and_one_byte_more_is_not() {
+    assert_eq!(result_of(200, &[], "x".repeat(10_000)).await.unwrap().size(), 10_000);
+    let failure = result_of(200, &[], "x".repeat(10_001)).await.unwrap_err();
     assert_eq!(failure.cause, Cause::ResultTooLarge);
     assert!(failure.message.contains("10000 bytes"), "{}", failure.message);
 }
 
 #[tokio::test]
-async fn an_answer_that_is_not_text_is_invalid_and_its_type_is_named() {
-    let failure = answered(200, &[("content-type", "image/png")], b"\x89PNG\r\n\x1a\n\0").await.unwrap_err();
+async fn a_response_that_is_no_text_is_invalid_and_its_type_is_named() {
+    let failure = result_of(200, &[("content-type", "image/png")], b"\x89PNG\r\n\x1a\n\0").await.unwrap_err();
     assert_eq!(failure.cause, Cause::InvalidResult);
     assert!(failure.message.contains("image/png"), "{}", failure.message);
-    let failure = answered(200, &[("content-type", "application/json")], b"\"gr\xfcn\"").await.unwrap_err();
+    let failure = result_of(200, &[("content-type", "application/json")], b"\"gr\xfcn\"").await.unwrap_err();
     assert_eq!(failure.cause, Cause::InvalidResult);
-    let error = answered(500, &[("content-type", "image/png")], b"\x89PNG\0").await;
+    let error = result_of(500, &[("content-type", "image/png")], b"\x89PNG\0").await;
     let text = "HTTP 500 Internal Server Error: (a body of image/png, which is not text)";
     assert_eq!(error, Ok(ToolOutput::error(text)));
 }
@@ -186,7 +186,7 @@ async fn a_redirect_within_the_origin_is_followed_with_credentials() {
 }
 
 #[tokio::test]
-async fn a_redirect_keeps_or_drops_method_and_body_as_its_status_says() {
+async fn a_redirect_keeps_or_drops_method_and_body_by_its_status() {
     let table = [
         (301, Method::Post, "GET"),
         (302, Method::Post, "GET"),

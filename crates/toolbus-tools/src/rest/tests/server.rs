@@ -1,4 +1,4 @@
-//! Servers that do as they are told.
+//! Servers that respond as a test defines.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -35,15 +35,15 @@ pub(super) struct TestServer {
 }
 
 struct ServerLog {
-    answer: TestResponse,
+    response: TestResponse,
     seen: Mutex<Vec<SeenRequest>>,
 }
 
 impl TestServer {
-    pub(super) async fn start(answer: impl Fn(&SeenRequest) -> Response<Body> + Send + Sync + 'static) -> Self {
+    pub(super) async fn start(response: impl Fn(&SeenRequest) -> Response<Body> + Send + Sync + 'static) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let origin = format!("http://{}", listener.local_addr().unwrap());
-        let state = Arc::new(ServerLog { answer: Arc::new(answer), seen: Mutex::default() });
+        let state = Arc::new(ServerLog { response: Arc::new(response), seen: Mutex::default() });
         let connections = Arc::new(AtomicUsize::new(0));
         let counter = Arc::clone(&connections);
         let listener = listener.tap_io(move |_| {
@@ -54,7 +54,7 @@ impl TestServer {
         Self { origin, state, connections }
     }
 
-    /// A server that answers every request with 200 and `text`.
+    /// A server that responds to every request with 200 and `text`.
     pub(super) async fn saying(text: &'static str) -> Self {
         Self::start(move |_| Response::new(Body::from(text))).await
     }
@@ -82,7 +82,7 @@ async fn handle(State(memory): State<Arc<ServerLog>>, parts: Parts, body: Bytes)
         body: String::from_utf8(body.to_vec()).unwrap(),
     };
     memory.seen.lock().push(seen.clone());
-    (memory.answer)(&seen)
+    (memory.response)(&seen)
 }
 
 /// A server that lets `serve` do anything with each connection, once a request's head has arrived. Gives its origin.

@@ -16,7 +16,7 @@ use super::tool;
 use crate::testing::run;
 
 #[tokio::test]
-async fn a_certificate_that_nobody_trusts_is_refused_with_a_clear_text() {
+async fn an_untrusted_certificate_is_refused_with_a_clear_text() {
     let own = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
     let key = PrivateKeyDer::try_from(own.signing_key.serialize_der()).unwrap();
     let config = ServerConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
@@ -44,15 +44,18 @@ async fn a_certificate_that_nobody_trusts_is_refused_with_a_clear_text() {
 }
 
 #[test]
-fn the_dates_of_a_certificate_are_told_as_dates() {
+fn the_times_of_a_certificate_are_shown_as_dates() {
     let at = |seconds| UnixTime::since_unix_epoch(Duration::from_secs(seconds));
     let (time, not_after, not_before) = (at(1_763_852_400), at(1_763_766_000), at(1_763_938_800));
     for error in [
         CertificateError::ExpiredContext { time, not_after },
         CertificateError::NotValidYetContext { time, not_before },
     ] {
-        let told = with_dates(&rustls::Error::InvalidCertificate(error).to_string());
-        assert!(told.contains("2025-11-22T23:00:00Z") && !told.contains("1763") && !told.contains("UNIX"), "{told}");
+        let shown = with_dates(&rustls::Error::InvalidCertificate(error).to_string());
+        assert!(
+            shown.contains("2025-11-22T23:00:00Z") && !shown.contains("1763") && !shown.contains("UNIX"),
+            "{shown}"
+        );
     }
 }
 

@@ -61,20 +61,20 @@ fn tool(server: &TestServer, auth: Auth, redactor: &Redactor) -> Tool {
 }
 
 #[tokio::test]
-async fn a_token_is_fetched_once_and_used_for_all_requests_and_shown_to_nobody() {
+async fn a_token_is_fetched_once_used_for_all_requests_and_redacted() {
     let (tokens, server) = (token_endpoint().await, demanding(&Arc::default()).await);
     let redactor = Redactor::default();
     let tool = tool(&server, grant(&tokens), &redactor);
     for _ in 0..3 {
         assert_eq!(run(&tool, json!({})).await, Ok(ToolOutput::text("with Bearer [redacted]")));
     }
-    let asked = tokens.only();
+    let sent = tokens.only();
     assert_eq!(
-        (&*asked.method, &*asked.target, &*asked.body),
+        (&*sent.method, &*sent.target, &*sent.body),
         ("POST", "/token", "grant_type=client_credentials&scope=read+write")
     );
     // Both parts are form-encoded first: `tool+bus:s3%3Acret%2F%C3%BC`.
-    assert_eq!(asked.headers["authorization"], "Basic dG9vbCtidXM6czMlM0FjcmV0JTJGJUMzJUJD");
+    assert_eq!(sent.headers["authorization"], "Basic dG9vbCtidXM6czMlM0FjcmV0JTJGJUMzJUJD");
     assert_eq!(redactor.text("token-number-1"), "[redacted]");
 }
 

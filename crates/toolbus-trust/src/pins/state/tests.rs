@@ -21,7 +21,7 @@ fn held(pins: &mut PinState, tools: &[Arc<ToolDescriptor>]) -> Vec<String> {
 }
 
 #[test]
-fn only_what_changed_is_held_and_only_where_that_is_asked_for() {
+fn only_changed_tools_are_held_and_only_where_configured() {
     let mut pins = PinState::of(PinRecord::default(), holding(&["mcp:a"]));
     let first = [tool("mcp:a", "read", "1"), tool("mcp:a", "write", "1"), tool("mcp:b", "look", "1")];
     assert_eq!(held(&mut pins, &first), [""; 0]);
@@ -60,7 +60,7 @@ fn the_names_of_pinned_tools_are_their_sources_also_while_that_is_away() {
     let since = Some("now".to_owned());
     assert_eq!(pins.claim(&read), Claim { is_pinned: true, since: since.clone() });
     assert_eq!(pins.claim(&look), Claim { is_pinned: false, since });
-    assert_eq!(pins.claim(&tool("mcp:a", "new", "1")), Claim::default(), "nobody has approved it");
+    assert_eq!(pins.claim(&tool("mcp:a", "new", "1")), Claim::default(), "no operator has approved it");
     assert_eq!(reserved(&pins), [pair("read", "mcp:a")]);
     let next = PinState::of(pins.record.clone(), holding(&["mcp:a"]));
     assert_eq!(reserved(&next), [pair("read", "mcp:a")]);
@@ -184,7 +184,7 @@ fn tools_that_known_sources_list_anew_at_a_start_are_of_one_age_whichever_is_fas
 }
 
 #[test]
-fn a_change_that_is_followed_makes_a_tool_no_newcomer_under_its_name() {
+fn a_recorded_change_keeps_the_first_time_of_a_tool() {
     let mut pins = PinState::of(PinRecord::default(), Levels::default());
     for (text, now) in [("1", "2026-01-01T00:00:00Z"), ("2", "2026-01-02T00:00:00Z"), ("3", "2026-01-03T00:00:00Z")] {
         pins.review(&[tool("mcp:a", "read", text)], now);
@@ -213,7 +213,7 @@ fn a_strict_source_has_its_suspects_held_from_the_first_sight_until_they_are_app
 }
 
 #[test]
-fn a_server_that_flaps_between_two_definitions_is_told_of_once() {
+fn a_server_that_flaps_between_two_definitions_is_reported_once() {
     let mut pins = PinState::of(PinRecord::default(), holding(&["mcp:a"]));
     let (one, two) = ([tool("mcp:a", "read", "1")], [tool("mcp:a", "read", "2")]);
     held(&mut pins, &one);
@@ -228,7 +228,7 @@ fn a_server_that_flaps_between_two_definitions_is_told_of_once() {
 }
 
 #[test]
-fn what_waited_when_the_record_was_written_is_held_from_the_start_and_not_told_again() {
+fn recorded_changes_are_held_from_the_start_and_not_reported_again() {
     let mut before = PinState::of(PinRecord::default(), holding(&["mcp:a"]));
     held(&mut before, &[tool("mcp:a", "read", "1")]);
     let next = [tool("mcp:a", "read", "2"), tool("mcp:a", "new", "1")];
@@ -240,7 +240,7 @@ fn what_waited_when_the_record_was_written_is_held_from_the_start_and_not_told_a
 }
 
 #[test]
-fn an_approval_is_of_what_was_shown() {
+fn an_approval_applies_to_the_shown_definitions() {
     let mut pins = PinState::of(PinRecord::default(), holding(&["mcp:a", "mcp:b"]));
     held(&mut pins, &[tool("mcp:a", "read", "1"), tool("mcp:a", "old", "1"), tool("mcp:b", "read", "1")]);
     let next = [tool("mcp:a", "read", "2"), tool("mcp:a", "new", "1"), tool("mcp:b", "read", "2")];
@@ -267,7 +267,7 @@ fn an_approval_is_of_what_was_shown() {
 }
 
 #[test]
-fn a_source_is_meant_before_a_tool_that_took_its_name() {
+fn a_name_means_a_source_before_a_tool() {
     let mut pins = PinState::of(PinRecord::default(), holding(&["rest", "mcp:a"]));
     held(&mut pins, &[tool("rest", "get", "1"), tool("mcp:a", "read", "1")]);
     held(&mut pins, &[tool("rest", "get", "2"), tool("mcp:a", "read", "1"), tool("mcp:a", "rest", "1")]);
@@ -292,7 +292,7 @@ fn a_name_that_a_server_and_a_tool_have_means_neither() {
 }
 
 #[test]
-fn what_others_wrote_counts_and_what_only_this_process_saw_stays() {
+fn changes_of_other_processes_are_merged_with_those_of_this_one() {
     let mut pins = PinState::of(PinRecord::default(), holding(&["mcp:a", "mcp:b"]));
     held(&mut pins, &[tool("mcp:a", "read", "2"), tool("mcp:b", "look", "1")]);
     let mut other = PinState::of(PinRecord::default(), holding(&["mcp:a"]));
@@ -304,7 +304,7 @@ fn what_others_wrote_counts_and_what_only_this_process_saw_stays() {
     assert_eq!(held(&mut pins, &now), ["read", "look"]);
     assert!(!pins.needs_review);
     pins.merge(pins.record.clone(), "later");
-    assert!(!pins.needs_review, "what changes nothing needs nothing");
+    assert!(!pins.needs_review, "a merge without changes needs no review");
 }
 
 #[test]
@@ -318,7 +318,7 @@ fn a_source_that_is_seen_while_nothing_can_be_written_is_not_first_seen_twice() 
 }
 
 #[test]
-fn a_record_that_is_too_large_loses_what_nobody_misses() {
+fn an_oversized_record_drops_unpinned_sources_and_earlier_definitions() {
     let mut pins = PinState::of(PinRecord::default(), holding(&["mcp:a"]));
     held(&mut pins, &[tool("mcp:a", "read", "1"), tool("mcp:b", "look", "1"), tool("mcp:c", "see", "1")]);
     held(&mut pins, &[tool("mcp:c", "see", "2")]);
@@ -362,7 +362,7 @@ fn sources_that_come_and_go_do_not_fill_the_record_not_even_held_ones() {
 }
 
 #[test]
-fn large_sources_that_are_gone_are_forgotten_before_what_small_ones_have() {
+fn large_absent_sources_are_forgotten_before_small_ones() {
     let mut pins = PinState::of(PinRecord::default(), Levels::new([], [(Pattern::parse("*").unwrap(), Level::Hold)]));
     held(&mut pins, &[tool("mcp:small", "read", "1")]);
     let large = "x".repeat(3 << 20);
@@ -373,7 +373,7 @@ fn large_sources_that_are_gone_are_forgotten_before_what_small_ones_have() {
 }
 
 #[test]
-fn what_was_merely_read_is_forgotten_when_it_is_written_no_more() {
+fn a_source_of_another_process_is_forgotten_when_that_drops_it() {
     let mut other = PinState::of(PinRecord::default(), holding(&[]));
     held(&mut other, &[tool("mcp:b", "look", "1")]);
     let mut pins = PinState::of(other.record, holding(&["mcp:a"]));
@@ -384,7 +384,7 @@ fn what_was_merely_read_is_forgotten_when_it_is_written_no_more() {
 }
 
 #[test]
-fn a_source_that_never_says_the_same_twice_silences_no_other() {
+fn a_source_that_changes_with_each_listing_silences_no_other() {
     let mut pins = PinState::of(PinRecord::default(), holding(&["mcp:a"]));
     held(&mut pins, &[tool("mcp:a", "read", "0"), tool("mcp:b", "look", "0")]);
     for number in 1..=MAX_REPORTED + 1 {
@@ -397,7 +397,7 @@ fn a_source_that_never_says_the_same_twice_silences_no_other() {
 }
 
 #[test]
-fn what_finds_no_room_goes_and_what_is_smaller_stays() {
+fn sources_that_do_not_fit_are_dropped_and_smaller_ones_stay() {
     let names = ["a", "b", "c", "d", "e"].map(str::to_owned);
     let sources = || names.iter().zip([3, 9, 4, 2, 1]);
     assert_eq!(beyond(sources(), 5, 9), ["b", "e"]);

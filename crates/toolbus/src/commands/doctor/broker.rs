@@ -2,7 +2,7 @@
 //! as the daemon wants it.
 
 use percent_encoding::percent_decode_str;
-use toolbus_broker::rabbitmq::{Answer, ConnectError, Inspection, Node, OwnQueue, Product, inspect};
+use toolbus_broker::rabbitmq::{ConnectError, Inspected, Inspection, Node, OwnQueue, Product, inspect};
 use toolbus_core::Clock;
 use toolbus_core::bus::{Ownership, Subscription};
 
@@ -118,8 +118,10 @@ impl Account {
             let shown = format!("exchange `{name}`");
             let advice = format!("delete the exchange, or name another in bus.{key}");
             findings.push(match answer {
-                Answer::Yes => Finding::ok(SUBJECT, format!("{shown} exists as configured")),
-                Answer::Missing => Finding::ok(SUBJECT, format!("{shown} does not exist yet; the daemon declares it")),
+                Inspected::Yes => Finding::ok(SUBJECT, format!("{shown} exists as configured")),
+                Inspected::Missing => {
+                    Finding::ok(SUBJECT, format!("{shown} does not exist yet; the daemon declares it"))
+                }
                 answer => self.unlike(&shown, answer, &advice),
             });
         }
@@ -151,14 +153,14 @@ impl Account {
                     self.vhost,
                     shell_word(&name)
                 );
-                match answer {
-                    Answer::Yes => found += 1,
-                    Answer::Missing if queue.ownership == Ownership::Existing => {
+                match found {
+                    Inspected::Yes => found += 1,
+                    Inspected::Missing if queue.ownership == Ownership::Existing => {
                         let text = format!("queue `{name}` of bus.compat_queues does not exist, and is waited for");
                         let mend = "start the program that declares it, or remove the key";
                         findings.push(Finding::warning(SUBJECT, text).mended_by(mend));
                     }
-                    Answer::Missing => missing += 1,
+                    Inspected::Missing => missing += 1,
                     answer => findings.push(self.unlike(&format!("queue `{name}`"), answer, &advice)),
                 }
             }
@@ -186,16 +188,16 @@ impl Account {
                 .push(Finding { verdict: super::Verdict::Warning, ..self.judged(&text, answer, &self.permissions) });
         }
         match publish {
-            Answer::Refused(words) => {
+            Inspected::Refused(words) => {
                 let text = format!("replies go by topic only; requests that name a queue are dead-lettered: {words}");
                 let mend = format!("{}, unless that is meant (docs/rabbitmq.md)", self.permissions);
                 findings.push(Finding::warning(SUBJECT, text).mended_by(mend));
             }
-            Answer::Unknown(_) if is_blocked => {
+            Inspected::Unknown(_) if is_blocked => {
                 let mend = "rabbitmqctl status shows the alarm; free memory or disk on the broker's machine";
                 findings.push(Finding::problem(SUBJECT, "it takes no messages: memory or disk alarm").mended_by(mend));
             }
-            Answer::Unknown(words) => {
+            Inspected::Unknown(words) => {
                 let text = format!("it confirms no message: {words}");
                 findings.push(Finding::problem(SUBJECT, text).mended_by("look at the broker's log; restart it"));
             }
@@ -213,9 +215,9 @@ impl Account {
     }
 
     /// Judges an exchange or a queue that is neither as configured nor for the daemon to declare.
-    fn unlike(&self, name: &str, answer: Answer, advice: &str) -> Finding {
-        match answer {
-            Answer::Refused(_) => {
+    fn unlike(&self, name: &str, answer: Inspected, advice: &str) -> Finding {
+        match found {
+            Inspected::Refused(_) => {
                 let what = format!("{name} does not exist, and the user may not declare it");
                 self.judged(&what, answer, advice)
             }
@@ -224,27 +226,27 @@ impl Account {
     }
 
     /// Judges an object or a permission; `advice` is for an object that differs.
-    fn judged(&self, what: &str, answer: Answer, advice: &str) -> Finding {
-        match answer {
-            Answer::Yes | Answer::Missing => Finding::ok(SUBJECT, what),
-            Answer::Refused(words) => {
+    fn judged(&self, what: &str, found: Inspected, advice: &str) -> Finding {
+        match found {
+            Inspected::Yes | Inspected::Missing => Finding::ok(SUBJECT, what),
+            Inspected::Refused(words) => {
                 let mend = if words.contains(TOPIC) { "rabbitmqctl set_topic_permissions" } else { &*self.permissions };
                 Finding::problem(SUBJECT, format!("{what}: {words}"))
                     .mended_by(format!("{mend}; docs/rabbitmq.md has all rights of the daemon"))
             }
-            Answer::Differs { what: difference, key } => {
+            Inspected::Differs { what: difference, key } => {
                 let key = key.map(|key| format!("; or set {key} to what it has")).unwrap_or_default();
                 Finding::problem(SUBJECT, format!("{what} exists with {difference}"))
                     .mended_by(format!("{advice}{key}"))
             }
-            Answer::Unknown(words) => Finding::problem(SUBJECT, format!("{what}: {words}"))
+            Inspected::Unknown(words) => Finding::problem(SUBJECT, format!("{what}: {words}"))
                 .mended_by("look at the broker's log; rabbitmqctl list_queues name type state leader shows its queues"),
         }
     }
 }
 
-const fn is_fine(answer: &Answer) -> bool {
-    matches!(answer, Answer::Yes | Answer::Missing)
+const fn is_fine(answer: &Inspected) -> bool {
+    matches!(answer, Inspected::Yes | Inspected::Missing)
 }
 
 /// Warns of clocks that differ, in seconds since 1970.
@@ -311,30 +313,30 @@ mod tests {
     #[test]
     fn each_kind_of_failure_names_the_next_step() {
         let account = account("amqp://ana:hunter2@broker");
-        let judged = |answer| account.judged("queue `q`", answer, "delete it");
-        let refused = judged(Answer::Refused("ACCESS_REFUSED".to_owned()));
+        let judged = |found| account.judged("queue `q`", found, "delete it");
+        let refused = judged(Inspected::Refused("ACCESS_REFUSED".to_owned()));
         assert!(refused.mend.unwrap().starts_with("rabbitmqctl set_permissions -p / ana "));
-        let differs = judged(Answer::Differs { what: "another 'x'".to_owned(), key: Some("bus.queue_type") });
+        let differs = judged(Inspected::Differs { what: "another 'x'".to_owned(), key: Some("bus.queue_type") });
         assert_eq!(differs.text, "queue `q` exists with another 'x'");
         assert_eq!(differs.mend.as_deref(), Some("delete it; or set bus.queue_type to what it has"));
-        let unknown = judged(Answer::Unknown("no answer within 5 s".to_owned()));
+        let unknown = judged(Inspected::Unknown("no answer within 5 s".to_owned()));
         assert_eq!((unknown.verdict, &*unknown.text), (Verdict::Problem, "queue `q`: no answer within 5 s"));
     }
 
     #[test]
     fn a_queue_of_its_own_shows_what_is_missing() {
         let own = OwnQueue {
-            declare: Answer::Yes,
-            bind: vec![("tool.cancel".to_owned(), Answer::Yes)],
-            publish: Answer::Yes,
-            consume: Answer::Yes,
+            declare: Inspected::Yes,
+            bind: vec![("tool.cancel".to_owned(), Inspected::Yes)],
+            publish: Inspected::Yes,
+            consume: Inspected::Yes,
             is_blocked: false,
             broker_time: None,
         };
         let account = account("amqp://ana:hunter2@broker");
         let verdicts = |own| account.own_queue(own).iter().map(|it| it.verdict).collect::<Vec<_>>();
-        let refused = || Answer::Refused("ACCESS_REFUSED".to_owned());
-        let blocked = OwnQueue { publish: Answer::Unknown("late".to_owned()), is_blocked: true, ..own.clone() };
+        let refused = || Inspected::Refused("ACCESS_REFUSED".to_owned());
+        let blocked = OwnQueue { publish: Inspected::Unknown("late".to_owned()), is_blocked: true, ..own.clone() };
         let unbound = OwnQueue { bind: vec![("tool.cancel".to_owned(), refused())], ..own.clone() };
         assert_eq!(account.own_queue(blocked)[0].text, "it takes no messages: memory or disk alarm");
         assert_eq!(verdicts(unbound), [Verdict::Warning]);

@@ -1,4 +1,4 @@
-//! Specifications by authors who want more of the daemon than tools.
+//! Hostile specifications.
 
 use proptest::prelude::*;
 
@@ -80,7 +80,7 @@ fn an_operation_with_very_many_parameters_is_no_tool() {
 }
 
 #[test]
-fn whatever_stands_in_a_schema_of_a_tool_counts_for_its_size() {
+fn every_part_of_a_tool_schema_counts_for_its_size() {
     let many = |count: usize, text: &dyn Fn(usize) -> Value| Value::Array((0..count).map(text).collect());
     let parameter = |n: usize| json!({"name": format!("{n}{}", "n".repeat(1000)), "in": "query"});
     let text = "d".repeat(1000);
