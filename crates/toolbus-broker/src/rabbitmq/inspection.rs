@@ -142,7 +142,7 @@ impl Inspection {
         let types: &[QueueType] = match subscription.ownership {
             Ownership::Replica | Ownership::Replies => return Vec::new(),
             Ownership::Existing => {
-                let found = self.ask(async |channel| declare(&channel, &short, true, FieldTable::default()).await);
+                let found = self.probe(async |channel| declare(&channel, &short, true, FieldTable::default()).await);
                 return vec![(name.clone(), found.await)];
             }
             Ownership::Shared => &[self.settings.queue_type],
@@ -180,21 +180,21 @@ impl Inspection {
             return OwnQueue::undeclared(too_long());
         };
         let options = QueueDeclareOptions { exclusive: true, ..QueueDeclareOptions::default() };
-        let declared = self.ask(async |channel: Channel| {
+        let declared = self.probe(async |channel: Channel| {
             channel.queue_declare(name.clone(), options, FieldTable::default()).await.map(drop)
         });
         let declared = declared.await;
         if declared != Inspected::Yes {
             return OwnQueue::undeclared(declared);
         }
-        let publish = self.ask(async |channel: Channel| publish(&channel, &name).await).await;
+        let publish = self.probe(async |channel: Channel| publish(&channel, &name).await).await;
         let is_blocked = self.is_blocked();
         if is_blocked {
             let (bind, consume) = (Vec::new(), Inspected::Yes);
             return OwnQueue { declare: Inspected::Yes, bind, publish, consume, is_blocked, broker_time: None };
         }
         let mut broker_time = None;
-        let consume = self.ask(async |channel: Channel| {
+        let consume = self.probe(async |channel: Channel| {
             let taken = channel.basic_get(name.clone(), BasicGetOptions { no_ack: true }).await?;
             broker_time = taken.and_then(|message| *message.delivery.properties.timestamp());
             Ok(())
@@ -204,7 +204,7 @@ impl Inspection {
         let mut bind = Vec::new();
         for topic in &subscription.topics {
             let Ok(short) = ShortString::try_new(topic.as_str()) else { continue };
-            let bound = self.ask(async |channel: Channel| {
+            let bound = self.probe(async |channel: Channel| {
                 let (queue, exchange, options) =
                     (name.clone(), self.settings.exchange.clone(), QueueBindOptions::default());
                 channel.queue_bind(queue, exchange, short.clone(), options, FieldTable::default()).await
@@ -229,7 +229,7 @@ impl Inspection {
         if self.is_blocked() {
             return Inspected::Yes;
         }
-        self.ask(async |channel: Channel| {
+        self.probe(async |channel: Channel| {
             channel.tx_select().await?;
             questions::attempt(&channel, exchange.clone(), topic.clone()).await
         })

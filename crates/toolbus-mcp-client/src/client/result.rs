@@ -120,7 +120,7 @@ fn unwrapped<'a>(value: &'a Value, name: &str) -> Option<&'a Value> {
     value.as_object().filter(|fields| fields.len() == 1)?.get(name)
 }
 
-fn is_repeated_in(texts: &[&str], value: &Value) -> bool {
+fn repeats(texts: &[&str], value: &Value) -> bool {
     if texts.iter().any(|text| is_text_of(text, value)) {
         return true;
     }

@@ -153,7 +153,7 @@ impl Account {
                     self.vhost,
                     shell_word(&name)
                 );
-                match found {
+                match answer {
                     Inspected::Yes => found += 1,
                     Inspected::Missing if queue.ownership == Ownership::Existing => {
                         let text = format!("queue `{name}` of bus.compat_queues does not exist, and is waited for");
@@ -216,7 +216,7 @@ impl Account {
 
     /// Judges an exchange or a queue that is neither as configured nor for the daemon to declare.
     fn unlike(&self, name: &str, answer: Inspected, advice: &str) -> Finding {
-        match found {
+        match answer {
             Inspected::Refused(_) => {
                 let what = format!("{name} does not exist, and the user may not declare it");
                 self.judged(&what, answer, advice)
