@@ -51,7 +51,7 @@ pub struct ToolDescriptor {
     pub own_name: Option<Arc<str>>,
     /// The tool set that it belongs to; absent for a plain tool.
     pub toolset: Option<Membership>,
-    /// The MCP server that has it; absent for a tool of anything else.
+    /// Name of the MCP server, if the tool is one of a server's.
     pub server: Option<Arc<str>>,
     /// Handling of arguments that the schema does not allow.
     pub validation: Validation,

@@ -3,11 +3,10 @@
 use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
-use serde_json::{Value, json};
+use serde_json::json;
 use toolbus_e2e::backend::Backend;
 use toolbus_e2e::client::{Client, Request};
 use toolbus_e2e::daemon::Daemon;
-use toolbus_e2e::message::Message;
 use toolbus_e2e::namespace::BrokerNamespace;
 use toolbus_testing::patience::{at_most, eventually};
 
@@ -172,7 +171,9 @@ name = "Bob"
 "#;
 
 #[tokio::test]
-async fn a_running_call_receives_the_reply_of_another_daemon_or_agent_that_it_waits_for() {
+async fn running_calls_receive_the_replies_of_other_daemons_and_agents_that_they_wait_for() {
+    const CALLS: usize = 20;
+    const TASKS: usize = 8;
     let site = BrokerNamespace::shared().await;
     let mut front = Daemon::start(&site, FRONT).await;
     // The other daemon, and the agent, which the test is.
@@ -180,34 +181,42 @@ async fn a_running_call_receives_the_reply_of_another_daemon_or_agent_that_it_wa
     for topic in ["tool.invoke.lab", "agent.task.Bob"] {
         other.bind(topic).await;
     }
-    let remote = client.request("lab.echo", &json!({"text": "hi"})).by("ana");
-    let task = json!({"agent_name": "Bob", "skill": "sum", "message": "Add 1 and 2", "wait": true});
-    let task = client.request("invoke_agent", &task).by("ana");
-    for request in [&remote, &task] {
+    let call = |number: usize| client.request("lab.echo", &json!({"text": format!("text {number:02}")})).by("ana");
+    let task = |number: usize| {
+        let task = json!({"agent_name": "Bob", "skill": "sum", "message": format!("sum {number:02}"), "wait": true});
+        client.request("invoke_agent", &task).by("ana")
+    };
+    let requests: Vec<Request> = (0..CALLS).map(call).chain((0..TASKS).map(task)).collect();
+    for request in &requests {
         client.send(request).await;
     }
-    let [passed_on, given] = eventually("the call and the task", async || {
-        let received = other.received();
-        let with = |field: &str| received.iter().find(|message| message.body().get(field).is_some()).cloned();
-        Some([with("toolName")?, with("taskId")?])
+    let received = eventually("the calls and the tasks", async || {
+        Some(other.received()).filter(|received| received.len() == requests.len())
     })
     .await;
     front.signal("TERM").await;
     front.blocked_by("draining").await;
 
-    let reply = |to: &Message, kind: &str, body: &Value| {
-        let (address, correlation) = (to.properties.reply_to().clone().unwrap(), to.correlation_id().into());
-        let reply = other.raw(body.to_string()).on(address.as_str()).of_type(kind).by("Bob");
-        reply.with(|properties| properties.with_correlation_id(correlation))
-    };
-    let call_id = &passed_on.body()["toolCallId"];
-    let result = json!({"toolCallId": call_id, "toolName": "echo", "content": "hi", "isError": false});
-    other.publish("", &reply(&passed_on, "RockBot.Tools.ToolInvokeResponse", &result)).await;
-    let parts = json!([{"kind": "text", "text": "3"}]);
-    let result = json!({"taskId": given.body()["taskId"], "state": 3, "message": {"role": "agent", "parts": parts}});
-    other.send(&reply(&given, "RockBot.A2A.AgentTaskResult", &result)).await;
-    assert_eq!(client.reply(&remote).await.content(), "hi");
-    let counted = client.reply(&task).await.content();
-    assert!(counted.contains('3'), "{counted}");
+    for message in &received {
+        let body = message.body();
+        let (kind, exchange, result) = if body.get("taskId").is_some() {
+            let given = &body["message"]["parts"][0]["text"];
+            let parts = json!([{"kind": "text", "text": given}]);
+            let result = json!({"taskId": body["taskId"], "state": 3, "message": {"role": "agent", "parts": parts}});
+            ("RockBot.A2A.AgentTaskResult", site.exchange.clone(), result)
+        } else {
+            let content = &body["arguments"];
+            let result = json!({"toolCallId": body["toolCallId"], "toolName": "echo", "content": content});
+            ("RockBot.Tools.ToolInvokeResponse", String::new(), result)
+        };
+        let (address, correlation) = (message.properties.reply_to().clone().unwrap(), message.correlation_id().into());
+        let reply = other.raw(result.to_string()).on(address.as_str()).of_type(kind).by("Bob");
+        other.publish(&exchange, &reply.with(|properties| properties.with_correlation_id(correlation))).await;
+    }
+    let texts = (0..CALLS).map(|number| format!("text {number:02}"));
+    for (request, text) in requests.iter().zip(texts.chain((0..TASKS).map(|number| format!("sum {number:02}")))) {
+        let content = client.reply(request).await.content();
+        assert!(content.contains(&text), "{text}: {content}");
+    }
     assert_eq!(front.ended().await.code(), Some(0), "{}", front.text());
 }

@@ -1,6 +1,8 @@
 //! Clients that leave, a daemon that ends, and messages that break off or lead astray.
 
 use serde_json::json;
+use toolbus_e2e::backend::Backend;
+use toolbus_e2e::daemon::Daemon;
 use toolbus_e2e::http::posted;
 use toolbus_testing::patience::{PATIENCE, eventually};
 
@@ -57,6 +59,28 @@ async fn a_draining_daemon_responds_to_running_calls_also_on_streams() {
     let over = tokio::time::timeout(PATIENCE, news.saw("\r\n0\r\n")).await;
     assert_eq!(over, Ok(true));
     assert_eq!(fixture.daemon.ended().await.code(), Some(0));
+}
+
+#[tokio::test]
+async fn calls_that_wait_when_a_daemon_shuts_down_get_not_started() {
+    let backend = Backend::start().await;
+    let settings =
+        format!("[invoke]\nmax_in_flight = 1\ndrain_timeout = \"300ms\"\n{}", rules(&backend, &["gate"], ""));
+    let mut fixture = Fixture { daemon: Daemon::alone(&settings).await, backend };
+    let session = fixture.session(ANA).await;
+    let gate = |id: i64, name: &str| call(id, "gate", &json!({"id": name}));
+    let mut running = fixture.send(&[ANA, &session], &gate(1, "running")).await;
+    fixture.backend.wait_for("running").await;
+    let mut waiting = fixture.send(&[ANA, &session], &gate(2, "waiting")).await;
+    assert!(waiting.saw(": here").await);
+
+    fixture.daemon.signal("TERM").await;
+    let not_started = r#"{"code":"overloaded","isRetryable":true,"outcome":"not_started"}"#;
+    assert_eq!(tokio::time::timeout(PATIENCE, waiting.saw(not_started)).await, Ok(true));
+    let unknown = r#"{"code":"cancelled","isRetryable":false,"outcome":"unknown"}"#;
+    assert_eq!(tokio::time::timeout(PATIENCE, running.saw(unknown)).await, Ok(true));
+    assert_eq!(fixture.daemon.ended().await.code(), Some(0));
+    assert_eq!((fixture.backend.count("running"), fixture.backend.count("waiting")), (1, 0));
 }
 
 #[tokio::test]

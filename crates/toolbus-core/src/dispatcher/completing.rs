@@ -41,7 +41,7 @@ impl Completer {
             Err(Abort::Failed(failure)) => self.replies.failure(&mut call, &failure),
             Err(Abort::Ignored(failure)) if call.delivery.direct.is_some() => self.replies.failure(&mut call, &failure),
             Err(Abort::Ignored(_)) => return self.ignore(call).await,
-            // Known: resolved before, or the entry of a request without an identity, which there is not.
+            // `Known` is unreachable: `run_to_end` resolves known entries.
             Err(Abort::Requeued | Abort::Known(_)) => return self.requeue(call).await,
         };
         let Call { identity, request, span, .. } = &mut *call;
