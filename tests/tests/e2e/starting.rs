@@ -142,8 +142,14 @@ async fn a_service_manager_is_notified_of_the_start_the_watchdog_and_the_end() {
     let path = path.display().to_string();
     let daemon = Daemon::launch(&site, ECHO, &[("NOTIFY_SOCKET", &path), ("WATCHDOG_USEC", "200000")]).await;
     hears("READY=1").await;
+    assert_eq!(daemon.get("/readyz").await.unwrap().0, 200, "{}", daemon.text());
     hears("WATCHDOG=1").await;
     hears("WATCHDOG=1").await;
-    daemon.wait_until_ready().await;
     tokio::join!(daemon.stop(&site), hears("STOPPING=1"));
+
+    let without_broker = [("NOTIFY_SOCKET", &*path), ("TOOLBUS__BUS__URL", "amqp://127.0.0.1:1")];
+    let daemon = Daemon::launch(&site, ECHO, &without_broker).await;
+    hears("READY=1").await;
+    assert_eq!(daemon.get("/readyz").await.unwrap().0, 503, "{}", daemon.text());
+    daemon.end().await;
 }

@@ -57,7 +57,7 @@ pub async fn run(_: ServeArgs, context: &Context) -> Result<ExitCode, ServeError
     log_start(&context.config, &app);
     app.start().await;
     app.listen();
-    let manager = ServiceManager::started();
+    let mut manager = ServiceManager::starting(app.bus().state());
     let ending = app.run(&mut signals).await;
     manager.stopping();
     tokio::select! {
