@@ -125,9 +125,10 @@ def encode(value: Mapping[str, Any]) -> bytes:
 
 def trace() -> dict[str, str]:
     """Headers with the current trace, if there is one."""
+    if propagate is None or not context.get_current():
+        return {}
     carrier: dict[str, str] = {}
-    if propagate is not None:
-        propagate.inject(carrier)
+    propagate.inject(carrier)
     return {f"rb-{name}": carrier[name] for name in ("traceparent", "tracestate") if name in carrier}
 
 
