@@ -29,7 +29,7 @@ BROKER = Path(os.environ["TOOLBUS_RABBITMQ"])
 VERSION = tomllib.loads((ROOT / "Cargo.toml").read_text("utf-8"))["workspace"]["package"]["version"]
 CONFIGURATION = "/etc/toolbus/toolbus.toml"
 STATE = "/var/lib/toolbus"
-LIBRARIES = ("ld-linux-x86-64.so.2", "libc.so.6", "libdl.so.2", "libm.so.6", "libpthread.so.0")
+LIBRARIES = ("ld-linux-x86-64.so.2", "libc.so.6", "libdl.so.2", "libgcc_s.so.1", "libm.so.6", "libpthread.so.0")
 ENVIRONMENT = {
     "DEBIAN_FRONTEND": "noninteractive",
     "HOME": "/root",
@@ -422,7 +422,7 @@ class Debian:
         libraries = [self.root.path(f"/lib/x86_64-linux-gnu/{name}") for name in LIBRARIES]
         (folder / "distribution.spec").write_text(
             "Name: distribution\nVersion: 1\nRelease: 1\nSummary: -\nLicense: -\n"
-            "Provides: /bin/sh ca-certificates python3 shadow-utils\n%description\n"
+            "Provides: /bin/sh ca-certificates python3 rtld(GNU_HASH) shadow-utils\n%description\n"
             f"%install\ninstall -D -t %{{buildroot}}/opt/lib {' '.join(map(str, libraries))}\n%files\n/opt/lib\n",
             "utf-8",
         )
