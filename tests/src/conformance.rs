@@ -17,7 +17,7 @@ const PATIENCE: Duration = Duration::from_secs(300);
 pub struct Listed {
     /// Why they do not pass.
     pub reason: String,
-    /// Their names.
+    /// Names of the scenarios.
     pub scenarios: Vec<String>,
 }
 

@@ -38,7 +38,7 @@ struct Guard {
 ///
 /// # Errors
 ///
-/// If the port cannot be had, or anybody could use it.
+/// If the port is not available, or any client could use the server.
 pub(crate) async fn serve(server: McpServer, settings: HttpSettings, stop: CancellationToken) -> io::Result<()> {
     let HttpSettings { listen, token, hosts } = settings;
     if token.is_none() && !listen.ip().is_loopback() {

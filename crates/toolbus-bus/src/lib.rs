@@ -193,7 +193,7 @@ pub enum Routing {
     Unroutable,
 }
 
-/// Reason that a message was not confirmed.
+/// Why a message was not confirmed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PublishError {
     /// The broker does not permit this address, or it cannot be written at all. Repeating is of no use.
@@ -225,7 +225,7 @@ impl PublishError {
 pub struct BusState {
     /// Whether both connections, for consuming and for publishing, are open.
     pub connected: bool,
-    /// Reason that the broker takes no messages now, if it does not (memory or disk alarm).
+    /// Why the broker takes no messages now, if it does not (memory or disk alarm).
     pub blocked: Option<String>,
     /// Every queue that is meant to be consumed, and whether the broker has confirmed its consumer.
     pub consumers: Vec<(String, bool)>,

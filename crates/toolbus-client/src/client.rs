@@ -109,7 +109,7 @@ impl Client {
         topic::control_of(control, &self.topic).unwrap_or_else(|| control.to_owned())
     }
 
-    /// Signs the requests of [`Self::invoke`], [`Self::list`] and [`Self::ping`] with the sender.
+    /// Adds the sender to the requests of [`Self::invoke`], [`Self::list`] and [`Self::ping`].
     #[must_use]
     pub fn signed_by(self, sender: Sender) -> Self {
         Self { sender, ..self }

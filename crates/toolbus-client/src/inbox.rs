@@ -26,7 +26,7 @@ pub struct Received {
     pub body: Bytes,
 }
 
-/// Reason that there is no reply.
+/// Why there is no reply.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
     /// The broker did not take the request.

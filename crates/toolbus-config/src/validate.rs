@@ -19,7 +19,7 @@ pub struct SchemaDifference {
     pub what: String,
 }
 
-/// Reason that the schema itself cannot be used: a mistake in this program.
+/// Why the schema itself cannot be used: a mistake in this program.
 #[derive(Debug, thiserror::Error)]
 #[error("the schema of the configuration is wrong: {0}")]
 pub struct InvalidSchema(String);

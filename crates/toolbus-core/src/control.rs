@@ -57,7 +57,7 @@ pub struct About {
     pub started: std::time::Instant,
 }
 
-/// Replies to small requests. Cheap to clone.
+/// Handles small requests. Cheap to clone.
 #[derive(Clone)]
 pub struct ControlService {
     parts: Arc<ControlParts>,
@@ -122,7 +122,7 @@ impl ControlService {
         dispatcher: Dispatcher,
         sessions: SessionSets,
     ) -> Self {
-        // A rejected reply is given up at once: its sender can repeat the request, and waiting would delay the others.
+        // A rejected reply is given up at once: the caller can repeat the request, and waiting would delay the others.
         let replies = Replies::new(bus, rules, 0);
         Self {
             parts: Arc::new(ControlParts {

@@ -196,7 +196,7 @@ impl Dispatcher {
         self.notifier_of(ToolNames, bus).0
     }
 
-    /// Notifies agents of changes of something else, and requesting agents of everything.
+    /// A notifier of changes of `source`, which also sends everything to agents that request it.
     #[must_use]
     pub fn notifier_of<N: NotificationSource>(
         &self,
@@ -247,7 +247,7 @@ impl Dispatcher {
         self.parts.gates.topic_rate(effective, topic, self.clock().now())
     }
 
-    /// Who may use what.
+    /// The policy for callers.
     #[must_use]
     pub fn policy(&self) -> &PolicyHandle {
         self.parts.gates.policy()

@@ -57,7 +57,7 @@ impl Gates {
         Self { policy, arguments, rates, breakers: Breakers::new(clock), resolver: Resolver::new(clock), clock }
     }
 
-    /// Who may use what.
+    /// The policy for callers.
     #[must_use]
     pub const fn policy(&self) -> &PolicyHandle {
         &self.policy

@@ -1,4 +1,4 @@
-//! Who may use what: the policy as written, and what it comes to with the tools that there are.
+//! The policy as written, and what it comes to with the present tools.
 //!
 //! [`PolicyHandle`] holds the present [`Catalogue`]: an immutable meeting of rules and tools, replaced whole when
 //! either changes. What one caller has of it is its [`EffectiveTools`] set: the same object lists, enforces and

@@ -117,7 +117,7 @@ impl PodState {
     }
 }
 
-/// Reason that the pod is on no node, or waits there.
+/// Why the pod is on no node, or waits there.
 fn unscheduled(status: &PodStatus) -> String {
     let conditions = status.conditions.iter().flatten();
     let refused = conditions.clone().find(|condition| condition.type_ == "PodScheduled" && condition.status == "False");

@@ -222,7 +222,8 @@ impl McpSession {
         SessionStream { session: Arc::clone(self), over }
     }
 
-    /// Returns what the client listed last. An unlisted kind counts as listed `now`, at the start of listening.
+    /// Returns the fingerprints of the lists that the client got last. For a list that it never got, the present one
+    /// counts, which the argument has.
     pub(crate) fn listed(&self, (tools, texts): (u64, u64)) -> (u64, u64) {
         let listed = &mut self.lock().listed;
         (*listed.tools.get_or_insert(tools), *listed.texts.get_or_insert(texts))

@@ -36,7 +36,7 @@ pub trait WorkingMemory: fmt::Debug + Send + Sync + 'static {
     ///
     /// # Errors
     ///
-    /// If an entry or then the usage of the owner is over a limit, or the memory cannot be reached.
+    /// If an entry, or the owner's usage with it, is over a limit, or the memory cannot be reached.
     fn save(&self, owner: MemoryOwner, entries: Vec<NewEntry>) -> BoxFuture<'_, Result<(), MemoryError>>;
 
     /// The entry under a key, if there is one.
@@ -249,7 +249,7 @@ impl KeyPrefix {
     }
 }
 
-/// Reason that a text is no key. The texts are for callers.
+/// Why a text is no key. The texts are for callers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum KeyError {
     /// There is none.

@@ -14,7 +14,7 @@ const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
 /// Unused connections that are kept per host.
 const MAX_IDLE: usize = 32;
 
-/// Reason that there is no client: the system's trusted certificates cannot be read, most likely.
+/// Why there is no client: the system's trusted certificates cannot be read, most likely.
 #[derive(Debug, thiserror::Error)]
 #[error("the HTTP client cannot be set up")]
 pub struct HttpClientError(#[from] reqwest::Error);
@@ -42,7 +42,7 @@ pub fn http_client(connect_timeout: Duration, idle_timeout: Duration) -> Result<
 }
 
 /// A client that follows redirects within one origin (scheme, host and port), so that credentials and arguments reach no
-/// other server. Otherwise it is as of [`http_client`].
+/// other server. Otherwise it is as [`http_client`] builds it.
 #[derive(Debug, Clone)]
 pub struct HttpClient(reqwest::Client);
 

@@ -29,8 +29,8 @@ pub const MCP_REFRESH: &str = "tool.meta.mcp.refresh";
 /// Requests about MCP servers.
 pub const MCP_MANAGE: &str = "mcp.manage";
 
-/// Returns the control topic of only those daemons that take calls from the topic `invoke`, instead of `control`, such
-/// as [`TOOL_LIST`]: `tool.list.X` for `tool.invoke.X`. Absent for a topic that does not begin so.
+/// Returns the topic that replaces `control`, such as [`TOOL_LIST`], for the daemons that take calls from the topic
+/// `invoke` alone: `tool.list.X` for `tool.invoke.X`. Absent for a topic that does not begin so.
 #[must_use]
 pub fn control_of(control: &str, invoke: &str) -> Option<String> {
     let rest = invoke.strip_prefix(TOOL_INVOKE)?;

@@ -20,7 +20,7 @@ pub struct FileClaim {
     _lock: File,
 }
 
-/// Reason that this process does not hold a file.
+/// Why this process does not hold a file.
 #[derive(Debug, thiserror::Error)]
 pub enum FileClaimError {
     /// Another process holds the file; with its description of itself.

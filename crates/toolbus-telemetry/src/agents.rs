@@ -6,7 +6,7 @@ use toolbus_core::events::{AgentEvents, AgentOutcomes};
 
 use crate::labels::among;
 
-/// Records announcements, replies and tasks. Without a collector it does nothing.
+/// Records announcements, messages about tasks, and tasks. Without a collector it does nothing.
 pub struct AgentRecorder {
     instruments: Option<AgentInstruments>,
 }

@@ -54,7 +54,7 @@ pub struct Exporters {
     health: Arc<ExportHealth>,
 }
 
-/// Reason that telemetry could not be set up.
+/// Why telemetry could not be set up.
 #[derive(Debug, thiserror::Error)]
 pub enum TelemetryError {
     /// A variable or a setting is not valid.

@@ -13,7 +13,7 @@ use opentelemetry_sdk::metrics::Temporality;
 use crate::environment::ExportRoute;
 use crate::settings::Protocol;
 
-/// Reason that an exporter could not be built.
+/// Why an exporter could not be built.
 #[derive(Debug, thiserror::Error)]
 pub enum TransportError {
     /// The exporter refuses its configuration.

@@ -48,11 +48,11 @@ struct PinsInner {
     /// Held while the file is used.
     filing: Mutex<()>,
     unsaved: Notify,
-    /// Reason that the last use of the file failed.
+    /// Why the last use of the file failed.
     problem: Mutex<Option<String>>,
 }
 
-/// Reason that nothing was approved.
+/// Why nothing was approved.
 #[derive(Debug, thiserror::Error)]
 pub enum ApproveError {
     /// There is nothing to approve, or something else than was shown.
@@ -126,7 +126,7 @@ impl Pins {
         self.shared.unsaved.notified().await;
     }
 
-    /// Reason that the last use of the file failed; `None` if it succeeded.
+    /// Why the last use of the file failed; `None` if it succeeded.
     #[must_use]
     pub fn problem(&self) -> Option<String> {
         self.shared.problem.lock().clone()

@@ -56,7 +56,7 @@ fn clean_keywords(keywords: &mut Map<String, Value>, depth: usize, removed: &mut
     }
 }
 
-/// Whether the value of a name is a schema: names instead of one are what properties depend on.
+/// Whether a value is a schema; in `dependencies`, it may be a list of names instead.
 const fn is_schema(value: &Value) -> bool {
     matches!(value, Value::Object(_))
 }

@@ -56,7 +56,7 @@ pub(crate) struct FetchedPage {
     pub(crate) slot: Option<Slot>,
 }
 
-/// Reason that there is no page.
+/// Why there is no page.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum FetchError {
     /// The rules refuse it.

@@ -55,7 +55,7 @@ pub struct PageText {
     pub notes: Vec<String>,
 }
 
-/// Reason that a page has no text.
+/// Why a page has no text.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
 pub enum PageError {
     /// Another type.

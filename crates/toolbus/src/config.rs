@@ -48,7 +48,7 @@ use toolbus_config::{
     resolve_secrets,
 };
 
-pub use agents::{AgentConfig, DEFAULT_AGENT};
+pub use agents::{AgentConfig, DEFAULT_SECTION};
 pub use audit::AuditConfig;
 pub use breaker::BreakerConfig;
 pub use bus::{AmqpUrl, BusConfig, BusUrl};

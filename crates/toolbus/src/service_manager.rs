@@ -21,7 +21,8 @@ pub(crate) struct ServiceManager {
 }
 
 impl ServiceManager {
-    /// Notifies that the daemon has started as soon as it takes calls, and in any case after [`BROKER_TIME`].
+    /// Notifies that the daemon has started once its bus is ready or has an error that an operator must mend, and in
+    /// any case after [`BROKER_TIME`].
     pub(crate) fn starting(mut bus: watch::Receiver<BusState>) -> Self {
         let (mut start, mut watchdog) = (JoinSet::new(), JoinSet::new());
         start.spawn(async move {

@@ -67,7 +67,7 @@ pub(super) enum RenderError {
     NoValue(String),
     /// The pointer of this reference finds nothing.
     NotFound(String),
-    /// They are larger than this many bytes.
+    /// The arguments are larger than this many bytes.
     TooLarge(usize),
 }
 

@@ -214,12 +214,12 @@ impl Inspection {
         OwnQueue { declare: Inspected::Yes, bind, publish, consume, is_blocked, broker_time }
     }
 
-    /// Asks whether this user may publish on a topic of the exchange of requests. The message is taken back.
+    /// Probes whether this user may publish on a topic of the exchange of requests. The message is taken back.
     pub async fn may_publish(&self, topic: &str) -> Inspected {
         self.may_publish_to(&self.settings.exchange, topic).await
     }
 
-    /// Asks whether this user may put dead letters of a queue aside. The message is taken back.
+    /// Probes whether this user may put dead letters of a queue aside. The message is taken back.
     pub async fn may_dead_letter(&self, queue: &str) -> Inspected {
         self.may_publish_to(&self.settings.dead_letter_exchange, queue).await
     }

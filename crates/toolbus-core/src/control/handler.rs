@@ -122,7 +122,7 @@ pub enum ControlError {
     /// The body does not fit its type.
     #[error("it cannot be read: {0}")]
     Unreadable(#[from] ParseError),
-    /// The request is only for a reply, and has no address for one.
+    /// The request has no effect but its reply, and no address for one.
     #[error("it says nowhere to answer")]
     NoAddress,
     /// Only an agent can send this, and the sender is none.

@@ -386,7 +386,7 @@ fn cancelled_before_start() -> ToolFailure {
     ToolFailure::new(Cause::CancelledBeforeStart, "The call was cancelled before the tool began.")
 }
 
-/// Stands in a delivery for its settlement, once its call has that.
+/// Replaces the settlement of a delivery once its call has taken it.
 struct Settled;
 
 impl Settle for Settled {

@@ -223,7 +223,7 @@ impl Completer {
         requeue_all(attached).await;
     }
 
-    /// Settles a call whose reply is another call's to send.
+    /// Settles a call that is left to another bridge, without a reply.
     async fn ignore(&self, mut call: Box<Call>) {
         let attached = self.leave(&mut call).await;
         call.settle_without_reply(true).await;

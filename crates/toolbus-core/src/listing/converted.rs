@@ -126,7 +126,7 @@ impl<'a> Converter<'a> {
             ("allOf" | "anyOf" | "oneOf" | "prefixItems", Value::Array(schemas)) if !schemas.is_empty() => {
                 Some(schemas.iter().map(|schema| self.schema(schema)).collect())
             }
-            // Closed but for names that are left out would be closed to these, too.
+            // A schema that is closed except for names that are left out would be closed to these, too.
             ("additionalProperties", value) if is_schema(value) => {
                 let by_pattern = beside.get("patternProperties").and_then(Value::as_object);
                 let is_kept = by_pattern.is_none_or(|by_name| by_name.keys().all(|pattern| is_portable(pattern)));

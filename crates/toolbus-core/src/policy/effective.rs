@@ -404,7 +404,7 @@ impl EffectiveTools {
     }
 
     /// Whether the caller could use some tool of this source, as part of the tool set `set` or by itself, if it had one
-    /// of a fitting name. Where the rules depend on names, rather true than false.
+    /// of a fitting name. True if the rules depend on names and may allow one.
     #[must_use]
     pub fn could_have(&self, source: &Arc<str>, set: Option<&Arc<str>>) -> bool {
         let (section, binding, catalogue) = (self.rules(), self.binding_rules(), &self.catalogue);

@@ -28,7 +28,7 @@ const MAX_SESSIONS: NonZeroUsize = NonZeroUsize::new(10_000).unwrap();
 /// Tool sets of a session, by caller and session.
 type Sessions = LruCache<(Arc<str>, Arc<str>), Arc<[Arc<str>]>>;
 
-/// Who may use what, now. Cheap to clone.
+/// The present policy. Cheap to clone.
 #[derive(Clone)]
 pub struct PolicyHandle {
     shared: Arc<PolicyState>,
@@ -75,7 +75,7 @@ impl PolicyHandle {
         }
     }
 
-    /// Who may use what, at this moment.
+    /// The policy at this moment.
     #[must_use]
     pub fn current(&self) -> Arc<Catalogue> {
         Arc::clone(&self.shared.current.read())

@@ -20,7 +20,7 @@ pub struct Capacity {
     pub max_waiting: usize,
 }
 
-/// Who may use what.
+/// The policy as written.
 #[derive(Debug, Clone, Default)]
 pub struct Policy {
     /// Rules for agents by name.

@@ -1,7 +1,7 @@
 //! Delivery of replies to the broker, with that of dead letters.
 //!
-//! Until an address has taken a reply, the daemon checks with the broker that it may publish there. A missing queue
-//! shows by the reply, and is checked for only after one failed.
+//! Until an address has taken a reply, the daemon checks with the broker that it may publish there. A failed reply
+//! shows that a queue may be missing; only then is the queue checked.
 
 use std::num::NonZeroUsize;
 use std::sync::Arc;

@@ -33,7 +33,7 @@ async fn a_waiting_call_is_dropped_with_its_connection_and_a_running_one_is_answ
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_call_redelivered_over_the_next_connection_keeps_its_turn() {
+async fn a_call_redelivered_over_the_next_connection_keeps_its_position() {
     let world = World::with(|settings| settings.max_in_flight = 1);
     let (running, _first) = world.begin_running(call("wait_effectful", json!({}))).await;
     let (waiting, lost) = world.begin(pay());

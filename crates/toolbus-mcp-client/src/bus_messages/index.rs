@@ -19,7 +19,7 @@ const MAX_MESSAGE: usize = 1024 * 1024;
 /// Where the store has which of the daemon's own servers agents know of: names, by the name of an agent.
 const NAMESPACE: &str = "mcp.told";
 /// Key of the agents without a section of their own, which all may use the same servers. No agent is named so.
-const UNLISTED_AGENTS: &str = "*";
+const NO_SECTION: &str = "*";
 
 /// The servers of which an agent may use tools, with the names of those tools. Published at the start, on request, and
 /// on changes.
@@ -72,7 +72,7 @@ impl Index {
 }
 
 fn key_of<'a>(agent: &'a AgentName, now: &EffectiveTools) -> &'a str {
-    if now.has_no_section() { UNLISTED_AGENTS } else { agent.as_str() }
+    if now.has_no_section() { NO_SECTION } else { agent.as_str() }
 }
 
 /// The topic of an agent's index. `None` for an agent named `refresh`, whose index every bridge would take for a

@@ -394,7 +394,7 @@ fn not_stored(error: StoreError) -> RegistrationRefusal {
 }
 
 /// The share of all callers that the policy has no section for. No name of an agent has a colon.
-const UNLISTED_AGENTS: &str = ":everybody";
+const NO_SECTION: &str = ":everybody";
 
 /// One registered server.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -420,7 +420,7 @@ struct RegistrationOwner {
 
 impl RegistrationOwner {
     fn of(caller: &Caller) -> Self {
-        let share = if caller.has_section { Arc::clone(&caller.owner) } else { UNLISTED_AGENTS.into() };
+        let share = if caller.has_section { Arc::clone(&caller.owner) } else { NO_SECTION.into() };
         Self { name: Arc::clone(&caller.owner), share }
     }
 }

@@ -143,7 +143,7 @@ async fn an_unreadable_request_is_dead_lettered() {
 }
 
 #[tokio::test]
-async fn other_requests_on_the_topic_are_dead_lettered() {
+async fn other_requests_on_the_topic_are_dead_lettered_and_indexes_settled() {
     let world = Fixture::new();
     let mut dead = world.dead_letters("bus7.mcp-refresh");
     let request = |message_type| Request {

@@ -130,7 +130,7 @@ fn is_of_objects(schema: &Value) -> bool {
     schema.get("type").is_some_and(|kind| kind == "object")
 }
 
-/// Whether a schema may request headers: contains the keyword's name anywhere. Most schemas need not be copied.
+/// Whether a schema may request headers: whether it has the keyword anywhere. Most schemas need not be copied.
 fn may_request_headers(value: &Value) -> bool {
     match value {
         Value::Object(keywords) => keywords.contains_key(HEADER) || keywords.values().any(may_request_headers),

@@ -55,7 +55,7 @@ impl Default for EgressConfig {
     }
 }
 
-/// Reason that a URL or an address may not be reached.
+/// Why a URL or an address may not be reached.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
     /// Another protocol.

@@ -43,7 +43,7 @@ struct Link {
     next: Option<(Instant, String)>,
 }
 
-/// Reason that an attempt failed.
+/// Why an attempt failed.
 enum RedisFailure {
     /// There is no connection.
     Away(String),

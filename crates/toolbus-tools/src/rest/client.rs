@@ -21,7 +21,7 @@ pub struct RestClient {
     redactor: Redactor,
 }
 
-/// Reason that there is no client: the system's trusted certificates cannot be read, most likely.
+/// Why there is no client: the system's trusted certificates cannot be read, most likely.
 #[derive(Debug, thiserror::Error)]
 pub enum RestClientError {
     /// For hosts of the configuration.

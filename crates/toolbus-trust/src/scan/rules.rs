@@ -14,10 +14,10 @@ const MAX_CACHE: usize = 8 * 1024 * 1024;
 /// Most matches of one pattern that are none of the rule's.
 const MAX_EXCEPTIONS: usize = 32;
 
-/// Reason that rules cannot be used.
+/// Why rules cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum RulesError {
-    /// They are not written as rules are.
+    /// The text does not have the form of rules.
     #[error("the rules of the scan cannot be read: {0}")]
     Syntax(#[from] toml::de::Error),
     /// A pattern is none.

@@ -319,7 +319,7 @@ fn a_page_is_converted_within_its_time() {
     let late = HtmlLimits { until: Clock::SYSTEM.now(), ..HtmlLimits::generous() };
     let dom = Dom::parse("<p>word", &HtmlLimits::generous());
     let choice = ArticleChoice::of(&dom, PagePart::Article, &late);
-    assert!(choice.is_short() && dom.ids().all(|id| choice.leaves_out(id)), "unparsed nodes may be hidden");
+    assert!(choice.is_short() && dom.ids().all(|id| choice.leaves_out(id)), "unexamined nodes may be hidden");
     assert!(!ArticleChoice::of(&dom, PagePart::Article, &HtmlLimits::generous()).is_short());
 }
 

@@ -36,7 +36,7 @@ pub(crate) struct SearchEngine {
     first_wait: Duration,
 }
 
-/// Reason that an engine has no results.
+/// Why an engine has no results.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum SearchError {
     #[error("{0} has no key: the operator has to set one")]
@@ -153,7 +153,7 @@ impl SearchEngine {
             429 | 503 => Failure::TryAgain { status, after },
             403 if self.provider.has_formats() => SearchError::NoJson(name).into(),
             401 | 403 => SearchError::KeyRefused { name, message }.into(),
-            // Brave responds 404 and 422, too, which alone may be due to the query or the key.
+            // Brave responds 404 and 422, too: the status alone does not show whether query or key is at fault.
             _ if error.is_of_key => SearchError::KeyRefused { name, message }.into(),
             _ => SearchError::Status { name, status, message }.into(),
         })

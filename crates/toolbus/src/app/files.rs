@@ -77,7 +77,7 @@ pub fn unusable(config: &Config, sources: &Sources) -> Vec<Problem> {
     Config::problems_at(sources, found)
 }
 
-/// Whether a file is not accessible to this user, so that a check as this user does not show what the daemon's can do.
+/// Whether this user may not access a file, and so cannot check whether the daemon's user can.
 pub(crate) fn is_of_another(file: &Path, access: Access) -> bool {
     rustix::fs::access(file, access) == Err(Errno::ACCESS)
 }

@@ -1,5 +1,6 @@
-//! Other daemons on the same broker. Each daemon publishes its identity and its sources of calls, so that daemons are
-//! noticed that take the same calls under another configuration: a forgotten `bus.queue_prefix`, another team.
+//! Other daemons on the same broker. Each daemon publishes its identity and the queues and topics from which it takes
+//! calls, so that daemons are noticed that take the same calls under another configuration: a forgotten
+//! `bus.queue_prefix`, another team.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -19,7 +20,7 @@ use crate::http::{HeardDaemons, OtherDaemon, SharedIntake};
 
 /// Time between two announcements.
 const PERIOD: Duration = Duration::from_secs(60);
-/// Shortest time between two announcements, and so the longest until a new daemon receives a reply.
+/// Shortest time between two announcements, and so the longest until a new daemon learns of this one.
 const PAUSE: Duration = Duration::from_secs(1);
 /// Time for which an announcement holds.
 const HOLDS: Duration = Duration::from_secs(3 * 60);

@@ -13,7 +13,7 @@ use super::target::{AdminTarget, DaemonArgs, Operator, TargetError};
 use super::{MISTAKE, complain, plain, warn};
 use crate::app;
 use crate::config::{Config, Loaded, Problem, Problems, Sources};
-use crate::http::admin::DEFAULT_AGENT;
+use crate::http::admin::DEFAULT_SECTION;
 use crate::http::admin::view::AgentOverview;
 use crate::terminal::OutputFormat;
 use crate::terminal::ignore_broken_pipe;
@@ -85,7 +85,7 @@ pub async fn run(args: CheckArgs, operator: &Operator) -> Result<ExitCode, Targe
         let location = client.to_string();
         let AgentOverview { agents, unknown, .. } = AdminTarget::Daemon(client).agents().await?;
         let named: Vec<&str> =
-            agents.iter().map(|agent| agent.agent.as_str()).filter(|name| *name != DEFAULT_AGENT).collect();
+            agents.iter().map(|agent| agent.agent.as_str()).filter(|name| *name != DEFAULT_SECTION).collect();
         if let Some(what) = loaded.config.widening(unknown, &named) {
             let what = format!("the daemon would refuse a reload: {what}");
             result = Err(Problems(vec![Problem { location, key: String::new(), what }]));

@@ -100,7 +100,7 @@ impl NewFile {
         &self.path
     }
 
-    /// Renames it to its path, where it replaces a file only if it `may_replace` one.
+    /// Moves the draft to its target, where it replaces a file only if it `may_replace` one.
     ///
     /// # Errors
     ///

@@ -11,7 +11,7 @@ use toolbus_core::pattern::Pattern;
 use toolbus_outbound::egress::{HostLists, HostRule};
 
 /// The section for every agent that has none of its own.
-pub const DEFAULT_AGENT: &str = "default";
+pub const DEFAULT_SECTION: &str = "default";
 /// Name of callers that are no agent.
 pub(crate) const UNKNOWN_AGENT: &str = "unknown";
 /// Most entries of a list in a section.
@@ -227,7 +227,7 @@ impl AgentConfig {
 
 /// Whether a section is for every agent that has none of its own.
 pub(crate) fn is_default(agent: &AgentName) -> bool {
-    agent.as_str() == DEFAULT_AGENT
+    agent.as_str() == DEFAULT_SECTION
 }
 
 #[cfg(test)]

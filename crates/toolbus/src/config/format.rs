@@ -14,7 +14,7 @@ use toolbus_scripts::requirement::AllowedPackages;
 use toolbus_store::StoreUrl;
 use url::Url;
 
-use super::agents::{DEFAULT_AGENT, UNKNOWN_AGENT};
+use super::agents::{DEFAULT_SECTION, UNKNOWN_AGENT};
 use super::bus::{AmqpUrl, BusUrl};
 
 /// Longest queue prefix in bytes: the longest queue name, with its own endings, stays a short string.
@@ -254,7 +254,7 @@ fn pattern(text: &str) -> Result<(), String> {
 /// One agent by its name.
 fn agent(text: &str) -> Result<(), String> {
     agent_section(text)?;
-    require(text != DEFAULT_AGENT, "stands for every agent without a section; expected the name of one agent")
+    require(text != DEFAULT_SECTION, "stands for every agent without a section; expected the name of one agent")
 }
 
 /// One agent, or all that have no section.

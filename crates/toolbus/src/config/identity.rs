@@ -10,7 +10,7 @@ use toolbus_core::policy::UnknownCallers;
 use toolbus_protocol::topic::{TOOL_INVOKE, TOOL_LIST, control_of};
 
 use super::agents::is_default;
-use super::{AgentConfig, Config, DEFAULT_AGENT};
+use super::{AgentConfig, Config, DEFAULT_SECTION};
 
 /// Most agents that a text names.
 const MAX_NAMED: usize = 10;
@@ -77,7 +77,7 @@ impl Config {
     /// (`default` is no agent). `None` if it opens nothing, or `identity.unknown` is set.
     #[must_use]
     pub fn widening(&self, running: UnknownCallers, agents: &[&str]) -> Option<String> {
-        let keeps_default = self.agents.contains_key(DEFAULT_AGENT);
+        let keeps_default = self.agents.contains_key(DEFAULT_SECTION);
         let opens = match running {
             UnknownCallers::Denied => true,
             UnknownCallers::Restricted => !keeps_default,
@@ -108,7 +108,7 @@ impl Config {
             IdentitySource::Header => "the header rb-source",
             IdentitySource::Broker => "their login",
         };
-        let is_restricting = self.agents.get(DEFAULT_AGENT).is_some_and(AgentConfig::is_restricting);
+        let is_restricting = self.agents.get(DEFAULT_SECTION).is_some_and(AgentConfig::is_restricting);
         let gets = match (self.denies_unknown(), is_restricting) {
             (true, _) => "is denied every tool",
             (false, true) => "has the rules of agents.default",

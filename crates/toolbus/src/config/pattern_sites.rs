@@ -75,7 +75,7 @@ impl<'a> PatternSites<'a> {
         self.list(&[here, &["allowed_tools"]].concat(), allowed.patterns(), PatternNames::Published);
     }
 
-    /// The names of the topics for lists and hints of tools are no tool names, and limit these requests.
+    /// A pattern that is the topic of lists or of hints is no tool name: it limits these requests.
     fn rates(&mut self, here: &[&str], rates: &'a Rates) {
         let of_tools =
             rates.keys().filter(|pattern| ![topic::TOOL_LIST, topic::TOOL_HINTS].contains(&pattern.as_str()));

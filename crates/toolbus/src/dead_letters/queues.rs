@@ -11,7 +11,7 @@ pub(crate) const QUEUES: [&str; 9] =
 /// End of the name of a queue of dead letters.
 const DEAD: &str = ".dlq";
 
-/// A queue of the daemon, whose dead letters are of interest.
+/// A queue of the daemon that has a dead-letter queue.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct LetterQueue {
     /// Name of the queue.
@@ -21,7 +21,7 @@ pub(crate) struct LetterQueue {
 }
 
 impl LetterQueue {
-    /// The topic of a request without a routing key of its own.
+    /// Topic of a request whose letter does not have the one on which it came.
     pub(crate) fn topic_of(&self, letter: &Letter) -> Option<&str> {
         match letter.kind.as_deref() {
             Some(message_type::TOOL_LIST_REQUEST) => Some(topic::TOOL_LIST),

@@ -46,10 +46,8 @@ use view::{
 };
 
 use crate::config::Config;
+pub use crate::config::DEFAULT_SECTION;
 use crate::http::{Health, McpAdmin, ReloadReport};
-
-/// The name that stands for every caller without a section.
-pub const DEFAULT_AGENT: &str = "default";
 
 /// Longest part of a name that an error repeats, in characters.
 const MAX_SHOWN: usize = 64;
@@ -259,7 +257,7 @@ impl Admin {
             }
             Switch::Source(name) => policy.current().tools().iter().any(|tool| tool.source == *name),
             Switch::Agent(name) => {
-                **name == *DEFAULT_AGENT || policy.agents().iter().any(|agent| agent.as_str() == &**name)
+                **name == *DEFAULT_SECTION || policy.agents().iter().any(|agent| agent.as_str() == &**name)
             }
         }
     }
@@ -487,7 +485,7 @@ fn caller(name: &str, role: &CallerQuery) -> Result<Caller, ApiError> {
         ApiError::bad_request(format!("`{shown}` {error}"))
     };
     let named = match name {
-        DEFAULT_AGENT => Caller::unknown(),
+        DEFAULT_SECTION => Caller::unknown(),
         name => Caller::agent(AgentName::parse(name).map_err(refused)?),
     };
     let given = |text: &Option<String>| text.as_deref().filter(|text| !text.is_empty()).map(Arc::from);

@@ -30,7 +30,7 @@ use crate::config::{Config, HttpConfig};
 const RECORD_PERIOD: Duration = Duration::from_secs(10);
 /// Most addresses that are counted apart.
 const MAX_ADDRESSES: usize = 256;
-/// Error about a `Host` header that is not one of this server.
+/// Refusal of a request whose `Host` header does not name this server.
 const WRONG_HOST: &str = "this server is addressed by IP address, as `localhost`, or by a name that its operator lists \
                           in http.allowed_hosts: check the host in the address, and the `Host` header that a proxy \
                           sends on";

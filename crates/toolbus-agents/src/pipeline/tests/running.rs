@@ -325,7 +325,7 @@ async fn each_step_is_reported_while_they_run() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_caller_takes_at_most_as_many_slots_as_stay_free() {
+async fn a_caller_runs_at_most_as_many_pipelines_as_others_can_still_run() {
     let fixture = Fixture::with(&PipelinesConfig { max_running: 4, ..PipelinesConfig::default() });
     let hang = || json!({"definitions": [{"description": "x", "steps": [{"id": "a", "tool": "hang"}]}]});
     let call = |agent: &'static str| fixture.call_as(agent, hang(), Duration::from_secs(10), None);

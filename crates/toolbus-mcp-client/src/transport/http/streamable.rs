@@ -26,7 +26,7 @@ use crate::transport::{LargeMessages, MAX_VALUES, has_few_values};
 /// The header that names a session.
 pub(super) const SESSION: HeaderName = HeaderName::from_static("mcp-session-id");
 const LAST_EVENT: HeaderName = HeaderName::from_static("last-event-id");
-/// The code of JSON-RPC errors with which servers refuse requests without a fault of a tool.
+/// Code of JSON-RPC errors with which servers refuse requests for other reasons than a failure of a tool.
 const REFUSED: i32 = -32_000;
 /// Longest name of a session, in bytes.
 const MAX_SESSION: usize = 1024;

@@ -15,7 +15,7 @@ use crate::config::agents::{AllowedTools, BindingConfig, matches_either};
 use crate::config::identity::sidecar_topic;
 use crate::config::pattern_sites::{PatternSite, patterns};
 use crate::config::tool_names::{KnownTool, KnownTools};
-use crate::config::{AgentConfig, Config, DEFAULT_AGENT, OutboundConfig, daemon};
+use crate::config::{AgentConfig, Config, DEFAULT_SECTION, OutboundConfig, daemon};
 
 /// Warnings about valid but suspicious settings.
 pub(super) fn warnings(config: &Config) -> Vec<String> {
@@ -30,9 +30,9 @@ pub(super) fn warnings(config: &Config) -> Vec<String> {
         PolicyRules { config, known: &known, location: format!("agents.{agent}"), agent: section, binding: None }
             .warn(&mut warnings);
     }
-    if !config.agents.contains_key(DEFAULT_AGENT) && !config.denies_unknown() {
+    if !config.agents.contains_key(DEFAULT_SECTION) && !config.denies_unknown() {
         let unlisted = AgentConfig::default();
-        let location = format!("agents.{DEFAULT_AGENT}");
+        let location = format!("agents.{DEFAULT_SECTION}");
         PolicyRules { config, known: &known, location, agent: &unlisted, binding: None }.recipients(&mut warnings);
     }
     warnings

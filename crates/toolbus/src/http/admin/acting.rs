@@ -9,7 +9,7 @@ use toolbus_protocol::new_message_id;
 
 use super::calls::OperatorCalls;
 use super::view::{ApiError, Approval, Approved, BreakerReset, CallOutcome, CallRequest, McpRestart, Switching};
-use super::{Admin, DEFAULT_AGENT, LetterAction, ReloadReport};
+use super::{Admin, DEFAULT_SECTION, LetterAction, ReloadReport};
 use crate::dead_letters::Letter;
 use crate::http::slots::ConnectionState;
 
@@ -153,7 +153,7 @@ impl Acting<'_> {
         connection: Option<&ConnectionState>,
     ) -> Result<CallOutcome, ApiError> {
         let id = new_message_id();
-        let agent = request.agent.as_deref().unwrap_or(DEFAULT_AGENT);
+        let agent = request.agent.as_deref().unwrap_or(DEFAULT_SECTION);
         let pending = self.begin(format!("call {} as {agent}, call id {id}", request.tool));
         pending.ends(calls.call(id, request, connection).await)
     }

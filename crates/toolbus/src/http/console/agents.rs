@@ -13,7 +13,7 @@ use super::access::Fields;
 use super::page::{PageWriter, Status, agent_path, explain_path, given, query, tool_path};
 use super::paging::Paged;
 use super::{ByOperator, PATH, PageResult};
-use crate::http::admin::DEFAULT_AGENT;
+use crate::http::admin::DEFAULT_SECTION;
 use crate::http::admin::view::{
     AgentSummary, AgentTools, AppliedRules, CallerQuery, Explained, GateResult, NamedRule, Question, ToolVerdict,
 };
@@ -29,7 +29,7 @@ pub(super) struct AgentFilter {
 pub(super) async fn list(pages: PageWriter, Query(filter): Query<AgentFilter>) -> Response {
     let callers = pages.admin().callers();
     let text = filter.text.trim().to_lowercase();
-    let name = |caller: &Caller| caller.agent.as_ref().map_or(DEFAULT_AGENT, AgentName::as_str).to_lowercase();
+    let name = |caller: &Caller| caller.agent.as_ref().map_or(DEFAULT_SECTION, AgentName::as_str).to_lowercase();
     let meant: Vec<_> = callers.iter().filter(|caller| name(caller).contains(&text)).collect();
     let paged = Paged::new(&meant, &filter.page);
     let filters = [("text", filter.text.as_str())];
@@ -47,7 +47,7 @@ pub(super) async fn list(pages: PageWriter, Query(filter): Query<AgentFilter>) -
         @if callers.len() == 1 {
             p.empty { "No agent has a section. " code { "[agents.NAME]" } " in the configuration adds one." }
         }
-        p.hint { "Callers without a section " (unknown) ": " (pages.link("agents", DEFAULT_AGENT)) "." }
+        p.hint { "Callers without a section " (unknown) ": " (pages.link("agents", DEFAULT_SECTION)) "." }
         (paged.links("/agents", &filters))
         @if meant.is_empty() {
             p.empty #rows data-part { "No agent has this in its name." }
@@ -124,14 +124,14 @@ fn shown(pages: &PageWriter, agent: &AgentTools, role: &Role) -> Markup {
         @if !agent.configured {
             p.hint {
                 "The agent has no section in the configuration: the rules of "
-                (pages.link("agents", DEFAULT_AGENT)) " hold."
+                (pages.link("agents", DEFAULT_SECTION)) " hold."
             }
         }
         @if let Some(nothing) = &agent.nothing {
             p.problem { (Status::Off.mark()) " It has no tools. " (pages.text(nothing)) }
         }
         div {
-            @if name != DEFAULT_AGENT {
+            @if name != DEFAULT_SECTION {
                 a href=(format!("{PATH}/calls{}", query([("agent", name)]))) { "Recent calls" } " "
             }
             (pages.action(&format!("{}/switch", agent_path(name)), label, &[("off", off)]))

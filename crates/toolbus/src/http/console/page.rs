@@ -17,7 +17,7 @@ use toolbus_store::StoreUrl;
 use super::access::{Fields, PROOF, Visitor};
 use super::{Console, PATH};
 use crate::http::admin::view::ApiError;
-use crate::http::admin::{Actor, Admin, DEFAULT_AGENT};
+use crate::http::admin::{Actor, Admin, DEFAULT_SECTION};
 
 /// Longest foreign text in a cell of a table, in characters; the rest is shown when it is pointed at.
 const MAX_CELL: usize = 120;
@@ -150,7 +150,7 @@ impl PageWriter {
         let names = self.admin().gates.policy().agents();
         html! {
             datalist #agents {
-                option value=(DEFAULT_AGENT) { "callers without a section" }
+                option value=(DEFAULT_SECTION) { "callers without a section" }
                 @for name in names.iter().take(MAX_SUGGESTED) { option value=(name.as_str()) {} }
             }
         }

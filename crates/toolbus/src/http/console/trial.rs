@@ -16,7 +16,7 @@ use super::access::Fields;
 use super::page::{PageWriter, Status, duration, explain_path, given, see, size, tool_path, url_encoded};
 use super::tools::shown;
 use super::{ByOperator, PATH, form};
-use crate::http::admin::DEFAULT_AGENT;
+use crate::http::admin::DEFAULT_SECTION;
 use crate::http::admin::view::{CallOutcome, CallRequest};
 use crate::http::slots::ConnectionState;
 
@@ -54,7 +54,7 @@ pub(super) async fn call(
     };
     let given = |field: &str| given(fields.get(field));
     let request = CallRequest {
-        agent: given("agent").filter(|agent| agent != DEFAULT_AGENT),
+        agent: given("agent").filter(|agent| agent != DEFAULT_SECTION),
         tool: name.clone(),
         arguments: Some(arguments),
         binding: given("binding"),
@@ -70,7 +70,7 @@ pub(super) async fn call(
         Ok(outcome) => {
             let role = ["binding", "profile", "session"].map(|field| (field, fields.get(field)));
             // Without the arguments: addresses are kept in histories and by proxies.
-            let explain = explain_path(agent.as_deref().unwrap_or(DEFAULT_AGENT), &name, &role);
+            let explain = explain_path(agent.as_deref().unwrap_or(DEFAULT_SECTION), &name, &role);
             page(StatusCode::OK, result(&pages, &outcome, Clock::SYSTEM.since(began), &explain))
         }
         Err(error) => page(error.code(), problem(&error.to_string())),
