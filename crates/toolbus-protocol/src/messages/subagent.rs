@@ -71,7 +71,7 @@ pub struct SubagentResultMessage {
     pub output: String,
     /// Whether the sub-agent did what it was to do.
     pub is_success: bool,
-    /// Why the sub-agent failed.
+    /// Reason that the sub-agent failed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
     /// When, as RFC 3339.
