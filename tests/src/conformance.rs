@@ -15,7 +15,7 @@ const PATIENCE: Duration = Duration::from_secs(300);
 /// Scenarios that do not pass, by the reason why; in the order of the file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Listed {
-    /// Why they do not pass.
+    /// Reason why they do not pass.
     pub reason: String,
     /// Names of the scenarios.
     pub scenarios: Vec<String>,

@@ -35,7 +35,7 @@ pub(crate) struct Api {
 #[derive(Clone)]
 pub(crate) struct ApiKey(String);
 
-/// Why a text is no key.
+/// Reason why a text is no key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the API key must have 1 to 512 printable ASCII characters and no blanks")]
 pub(crate) struct ApiKeyError;

@@ -38,7 +38,7 @@ pub(crate) struct ShareValues {
     lanes: Arc<[Mutex<()>; LANES]>,
 }
 
-/// Why a value cannot be read or changed.
+/// Reason why a value cannot be read or changed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum ShareValueError {
     #[error(transparent)]

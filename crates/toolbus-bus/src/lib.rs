@@ -40,8 +40,8 @@ pub trait Bus: Send + Sync + 'static {
     /// Whether a queue of this name exists; `None` if that cannot be determined now, or was queried too often.
     fn has_queue<'a>(&'a self, name: &'a str) -> BoxFuture<'a, Option<bool>>;
 
-    /// Why the broker would refuse a message for this target, in its own words; absent where it would take it, or where
-    /// that cannot be determined now. Nothing is published.
+    /// Reason why the broker would refuse a message for this target, in its own words; absent where it would take it,
+    /// or where that cannot be determined now. Nothing is published.
     fn refusal<'a>(&'a self, _target: &'a Target) -> BoxFuture<'a, Option<String>> {
         Box::pin(std::future::ready(None))
     }
@@ -193,7 +193,7 @@ pub enum Routing {
     Unroutable,
 }
 
-/// Why a message was not confirmed.
+/// Reason why a message was not confirmed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PublishError {
     /// The broker does not permit this address, or it cannot be written at all. Repeating is of no use.
@@ -225,7 +225,7 @@ impl PublishError {
 pub struct BusState {
     /// Whether both connections, for consuming and for publishing, are open.
     pub connected: bool,
-    /// Why the broker takes no messages now, if it does not (memory or disk alarm).
+    /// Reason why the broker takes no messages now, if it does not (memory or disk alarm).
     pub blocked: Option<String>,
     /// Every queue that is meant to be consumed, and whether the broker has confirmed its consumer.
     pub consumers: Vec<(String, bool)>,

@@ -26,7 +26,7 @@ pub struct Received {
     pub body: Bytes,
 }
 
-/// Why there is no reply.
+/// Reason why there is no reply.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
     /// The broker did not take the request.

@@ -15,7 +15,7 @@ const RANGE: std::ops::RangeInclusive<u32> = 10..=64_000;
 #[serde(try_from = "String", into = "String")]
 pub struct Cpu(u32);
 
-/// Why a text is no share.
+/// Reason why a text is no share.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum CpuError {
     /// Neither thousandths nor a number with at most three decimals.

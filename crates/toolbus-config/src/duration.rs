@@ -52,7 +52,7 @@ impl From<HumanDuration> for Duration {
     }
 }
 
-/// Why a text is no duration.
+/// Reason why a text is no duration.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum DurationError {
     /// No number and unit.

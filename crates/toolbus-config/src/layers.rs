@@ -10,7 +10,7 @@ use crate::schema::SchemaNode;
 use crate::toml;
 use crate::tree::{KeyPath, Tree};
 
-/// Why the environment cannot do as much as a file.
+/// Reason why the environment cannot do as much as a file.
 const NO_NEW_ENTRIES: &str = "the environment changes entries and adds none: new ones belong in a file or --set";
 
 /// A value given on the command line. `Debug` does not show it: it may be a secret.

@@ -100,7 +100,7 @@ pub fn secret_schema(forms: impl IntoIterator<Item = Schema>) -> Schema {
     json_schema!({"writeOnly": true, "anyOf": forms})
 }
 
-/// Why a secret is not available.
+/// Reason why a secret is not available.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum SecretError {
     #[error("the environment variable `{0}` is not set, or is empty; set it, or name another source of this secret")]

@@ -44,7 +44,7 @@ impl<const MOST: u64> Size<MOST> {
     }
 }
 
-/// Why a text is no size.
+/// Reason why a text is no size.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SizeError {
     /// No number and unit.

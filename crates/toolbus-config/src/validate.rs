@@ -19,7 +19,7 @@ pub struct SchemaDifference {
     pub what: String,
 }
 
-/// Why the schema itself cannot be used: a mistake in this program.
+/// Reason why the schema itself cannot be used: a mistake in this program.
 #[derive(Debug, thiserror::Error)]
 #[error("the schema of the configuration is wrong: {0}")]
 pub struct InvalidSchema(String);

@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 use crate::failure::{Cause, ToolFailure, text_of_panic};
 use crate::tool::{AnyExecutor, ToolCall, ToolOutput};
 
-/// Why a call ended before its executor did, other than by its deadline.
+/// Reason why a call ended before its executor did, other than by its deadline.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum StopReason {
     /// The caller cancelled the call.

@@ -80,7 +80,7 @@ struct ControlParts {
     lists: ListCache,
 }
 
-/// Why a request is not obeyed.
+/// Reason why a request is not obeyed.
 #[derive(Debug, thiserror::Error)]
 enum ControlRefusal {
     /// For another daemon, or for none: it is acknowledged without a reply.

@@ -122,7 +122,7 @@ struct Parts {
     shutdown: CancellationToken,
 }
 
-/// Why a call ends without a result of its own.
+/// Reason why a call ends without a result of its own.
 enum Abort {
     /// The caller gets this failure.
     Failed(ToolFailure),

@@ -45,7 +45,7 @@ pub struct McpClientSession<'a> {
     pub transport: &'a str,
     /// Time that the session lasted.
     pub duration: Duration,
-    /// Why it ended, unless it was closed in order.
+    /// Reason why it ended, unless it was closed in order.
     pub error_type: Option<&'a str>,
 }
 
@@ -145,7 +145,7 @@ pub struct WebFetch {
     pub outcome: &'static str,
     /// Site of the page: one of [`WebFetch::SITES`].
     pub site: &'static str,
-    /// Why the egress rules refused it: one of [`WebFetch::REFUSALS`]; absent if they did not.
+    /// Reason why the egress rules refused it: one of [`WebFetch::REFUSALS`]; absent if they did not.
     pub refusal: Option<&'static str>,
     /// Bytes of the page without compression, if it was received from a site.
     pub size: Option<u64>,

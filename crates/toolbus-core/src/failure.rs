@@ -1,4 +1,4 @@
-//! Why a call has no result, and the fields of its reply, its metrics and its log.
+//! Reason why a call has no result, and the fields of its reply, its metrics and its log.
 
 use std::any::Any;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use toolbus_protocol::{Code, Outcome, ToolError};
 
 use crate::redact::Redactor;
 
-/// Why a call has no result. Every failure of every layer is one of these.
+/// Reason why a call has no result. Every failure of every layer is one of these.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Cause {
     /// The request could not be read.

@@ -11,7 +11,7 @@ use crate::gates::arguments::{SchemaError, check_schema};
 #[derive(Debug, Clone, Default)]
 pub struct Parameters(Option<Map<String, Value>>);
 
-/// Why a schema cannot be that of arguments.
+/// Reason why a schema cannot be that of arguments.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ParametersError {
     /// The schema is no JSON object.

@@ -21,7 +21,7 @@ const FOREIGN: [char; 9] = ['[', ']', '{', '}', '!', '^', '$', '|', '\\'];
 #[serde(try_from = "String", into = "String")]
 pub struct Pattern(Arc<str>);
 
-/// Why a text is no pattern.
+/// Reason why a text is no pattern.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum PatternError {
     /// No text at all.

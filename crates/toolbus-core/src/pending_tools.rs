@@ -20,9 +20,9 @@ pub trait PendingTools: Send + Sync + 'static {
         latest: Instant,
     ) -> Option<BoxFuture<'a, ()>>;
 
-    /// Why a tool that was not found may be there all the same: what a server has that the caller may use is not known,
-    /// because the caller names it and it cannot be reached, or because it is being connected to for the first time.
-    /// None where the tool is not there.
+    /// Reason why a tool that was not found may be there all the same: what a server has that the caller may use is not
+    /// known, because the caller names it and it cannot be reached, or because it is being connected to for the first
+    /// time. None where the tool is not there.
     fn out_of_reach(&self, wanted: ToolRef<'_>, effective: &EffectiveTools) -> Option<ToolFailure>;
 }
 

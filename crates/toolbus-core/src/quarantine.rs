@@ -50,7 +50,7 @@ impl Quarantine {
         self.0.insert((Arc::clone(&tool.source), Arc::clone(&tool.name)), reason.into());
     }
 
-    /// Why a tool is in quarantine; `None` if it is not.
+    /// Reason why a tool is in quarantine; `None` if it is not.
     #[must_use]
     pub fn reason(&self, tool: &ToolDescriptor) -> Option<&Arc<str>> {
         if self.0.is_empty() {

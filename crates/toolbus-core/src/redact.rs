@@ -64,7 +64,7 @@ const WELL_KNOWN: [&str; 23] = [
     "undefined",
 ];
 
-/// Why a secret is not removed.
+/// Reason why a secret is not removed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Obstacle {
     /// The secret is so short that it would be found by chance.
@@ -75,7 +75,7 @@ pub enum Obstacle {
     WellKnown,
 }
 
-/// Why a secret cannot be removed from texts, if it cannot.
+/// Reason why a secret cannot be removed from texts, if it cannot.
 #[must_use]
 pub fn obstacle(secret: &str) -> Option<Obstacle> {
     let secret = secret.trim();

@@ -88,7 +88,7 @@ pub struct Clash {
     pub shadowed: Arc<str>,
 }
 
-/// Why a change of the registry was refused; nothing was changed.
+/// Reason why a change of the registry was refused; nothing was changed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum RegistryError {
     /// Two tools of one name.

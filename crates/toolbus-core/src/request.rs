@@ -342,7 +342,7 @@ fn identified(mut request: Request) -> Decoded {
     }
 }
 
-/// Why a request that was read cannot be used. Cuts what is too long, because the reply repeats it.
+/// Reason why a request that was read cannot be used. Cuts what is too long, because the reply repeats it.
 fn unusable(RequestBody { request, missing }: &mut RequestBody) -> Option<String> {
     let mut text = None;
     let fields = [

@@ -59,7 +59,7 @@ pub trait Store: Send + Sync + 'static {
     fn list<'a>(&'a self, namespace: &'a str) -> BoxFuture<'a, Result<Vec<String>, StoreError>>;
 }
 
-/// Why an operation of a store failed. The texts are for operators.
+/// Reason why an operation of a store failed. The texts are for operators.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum StoreError {
     /// A namespace or a key that is empty or too long.

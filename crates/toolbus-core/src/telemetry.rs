@@ -69,7 +69,7 @@ pub trait CallSpan: Send + Sync {
 pub struct CallEnd {
     /// As metrics label it.
     pub status: Status,
-    /// Why there is no result, if there is none.
+    /// Reason why there is no result, if there is none.
     pub cause: Option<Cause>,
 }
 
@@ -124,7 +124,7 @@ impl CallSummary<'_> {
     }
 }
 
-/// Why the daemon dead-lettered a message.
+/// Reason why the daemon dead-lettered a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum DeadReason {
     /// A request that cannot be read and has no address for a reply.

@@ -63,7 +63,7 @@ pub struct ToolDescriptor {
     pub is_learnt: bool,
     /// Hints for providers of models beside the definition, where the operator gives them.
     pub model_hints: Option<Arc<ModelHints>>,
-    /// Why its definition is suspect, where that was looked at; empty: nothing was found.
+    /// Reason why its definition is suspect, where that was looked at; empty: nothing was found.
     pub suspicions: Arc<[Suspicion]>,
 }
 

@@ -10,7 +10,7 @@ const LONGEST_MESSAGE: usize = 300;
 /// Longest time that the API server may request to wait before a request is sent again.
 const LONGEST_WAIT: Duration = Duration::from_secs(10);
 
-/// Why a request to the API server failed. The texts are for an operator.
+/// Reason why a request to the API server failed. The texts are for an operator.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ApiFailure {
     /// The request will be refused again, until an operator has changed something.

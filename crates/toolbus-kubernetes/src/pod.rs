@@ -65,7 +65,7 @@ pub struct PodTemplate {
     pub limits: Limits,
 }
 
-/// Why a script has no pod: it is too large to travel in one. The text is for its caller.
+/// Reason why a script has no pod: it is too large to travel in one. The text is for its caller.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error(
     "The script with its input_data and input_files is too large to be run here: {size} KiB, and at most {most} KiB can \

@@ -56,7 +56,7 @@ struct PodRun<'a> {
     /// Whether the log was read to its end. Only then a log without the mark of the beginning means that the script did
     /// not begin.
     is_log_whole: bool,
-    /// Why the pod waits, for an operator.
+    /// Reason why the pod waits, for an operator.
     waits_for: String,
     /// Whether the pod was waiting in a pool.
     start: StartKind,

@@ -27,7 +27,7 @@ pub struct KubernetesRunner {
     runs: PodRuns,
 }
 
-/// Why no script can be run in a cluster. The texts are for an operator.
+/// Reason why no script can be run in a cluster. The texts are for an operator.
 #[derive(Debug, thiserror::Error)]
 pub enum ClusterError {
     /// The daemon does not run in a pod, or without a service account.

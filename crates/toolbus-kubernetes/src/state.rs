@@ -117,7 +117,7 @@ impl PodState {
     }
 }
 
-/// Why the pod is on no node, or waits there.
+/// Reason why the pod is on no node, or waits there.
 fn unscheduled(status: &PodStatus) -> String {
     let conditions = status.conditions.iter().flatten();
     let refused = conditions.clone().find(|condition| condition.type_ == "PodScheduled" && condition.status == "False");

@@ -54,7 +54,7 @@ pub struct Launcher {
     clock: Clock,
 }
 
-/// Why no process was started. The texts are for an operator.
+/// Reason why no process was started. The texts are for an operator.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum SpawnError {
     /// There is no such program.
@@ -186,7 +186,7 @@ impl Launcher {
     }
 }
 
-/// Why a program cannot be started now; `None` if its file and working directory exist.
+/// Reason why a program cannot be started now; `None` if its file and working directory exist.
 #[must_use]
 pub fn hindrance(program: &StdioSpec) -> Option<String> {
     let environment = start::of(program, std::env::vars_os());

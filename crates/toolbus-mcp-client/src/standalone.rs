@@ -138,7 +138,7 @@ const START_TIME: Duration = Duration::from_secs(60);
 /// A server over the same transport and connection as in the daemon, without registry and dispatcher.
 pub struct Direct(Connected);
 
-/// Why a server cannot be called. The text is for an operator.
+/// Reason why a server cannot be called. The text is for an operator.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct DirectError(String);

@@ -106,7 +106,7 @@ impl ServerStatus {
 pub struct HiddenTool {
     /// Name of the tool, shortened if long.
     pub name: String,
-    /// Why it is not offered.
+    /// Reason why it is not offered.
     pub reason: String,
 }
 

@@ -14,7 +14,7 @@ use toolbus_core::{Clock, Turns};
 /// The reason in `notifications/cancelled`.
 pub(crate) const GIVEN_UP: &str = "the caller no longer waits for the response";
 
-/// Why a transport has ended. Its parts and its owner share it; the first reason counts.
+/// Reason why a transport has ended. Its parts and its owner share it; the first reason counts.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct TransportFailure(Arc<OnceLock<String>>);
 
@@ -26,7 +26,7 @@ impl TransportFailure {
         let _ = self.0.set(reason.into());
     }
 
-    /// Why the transport has ended, if it has.
+    /// Reason why the transport has ended, if it has.
     pub(crate) fn get(&self) -> Option<&str> {
         self.0.get().map(String::as_str)
     }

@@ -14,7 +14,7 @@ use crate::version::Version;
 /// Longest part of a message that its response repeats, in characters.
 const MAX_SHOWN: usize = 200;
 
-/// Why a request has no result.
+/// Reason why a request has no result.
 ///
 /// Codes: JSON-RPC 2.0 §5.1, and MCP 2026-07-28 for those from -32020 on.
 #[derive(Debug, Clone, PartialEq)]

@@ -29,7 +29,7 @@ const CANCEL_TIME: Duration = Duration::from_millis(500);
 /// Time that a client gets to read the last responses.
 const FLUSH_TIME: Duration = Duration::from_secs(1);
 
-/// Why it is over.
+/// Reason why it is over.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StdioEnd {
     /// The client closed its end of the input.

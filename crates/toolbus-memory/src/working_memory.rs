@@ -249,7 +249,7 @@ impl KeyPrefix {
     }
 }
 
-/// Why a text is no key. The texts are for callers.
+/// Reason why a text is no key. The texts are for callers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum KeyError {
     /// There is none.

@@ -117,7 +117,7 @@ const CODES: [&str; 6] = [
     "invalid_scope",
 ];
 
-/// Why there is no token. Texts have the origin of the token endpoint, and nothing that it wrote but a known
+/// Reason why there is no token. Texts have the origin of the token endpoint, and nothing that it wrote but a known
 /// code.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum TokenError {

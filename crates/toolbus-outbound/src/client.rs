@@ -14,7 +14,7 @@ const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
 /// Unused connections that are kept per host.
 const MAX_IDLE: usize = 32;
 
-/// Why there is no client: the system's trusted certificates cannot be read, most likely.
+/// Reason why there is no client: the system's trusted certificates cannot be read, most likely.
 #[derive(Debug, thiserror::Error)]
 #[error("the HTTP client cannot be set up")]
 pub struct HttpClientError(#[from] reqwest::Error);

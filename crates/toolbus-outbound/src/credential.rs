@@ -44,7 +44,7 @@ pub struct ClientCredentials {
     pub scopes: Vec<String>,
 }
 
-/// Why a credential cannot be used.
+/// Reason why a credential cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum CredentialError {
     /// An empty credential: an unset variable, most likely.

@@ -6,7 +6,7 @@ use reqwest::header::{
 };
 use toolbus_core::secret::Secret;
 
-/// Why a header cannot be sent. Values are never shown.
+/// Reason why a header cannot be sent. Values are never shown.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum HeaderError {
     /// An invalid name.

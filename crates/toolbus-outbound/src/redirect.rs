@@ -6,7 +6,7 @@ use reqwest::{Method, Request, Response, StatusCode};
 /// Redirects that one call follows.
 const MAX_FOLLOWED: usize = 5;
 
-/// Why a redirect is not followed. The target is not shown: it may hold text that the caller must not see.
+/// Reason why a redirect is not followed. The target is not shown: it may hold text that the caller must not see.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum RedirectError {
     /// Another origin.

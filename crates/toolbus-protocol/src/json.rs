@@ -9,7 +9,7 @@ const GZIP: [u8; 2] = [0x1f, 0x8b];
 /// Deepest nesting of arrays and objects that is read.
 pub const MAX_DEPTH: usize = 64;
 
-/// Why a text is not as expected, for its sender.
+/// Reason why a text is not as expected, for its sender.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ParseError {
     /// Not UTF-8.

@@ -50,7 +50,7 @@ pub struct RemoteFollower {
     requested_at: Option<Instant>,
     reported_at: Option<Instant>,
     is_away: bool,
-    /// Why a bridge does not have the server.
+    /// Reason why a bridge does not have the server.
     problem: Option<String>,
     changes: RefreshReasons,
 }
@@ -73,7 +73,7 @@ pub struct RemoteListing {
     pub agent: String,
     /// The tools, as an MCP server lists them; as they came.
     pub tools: Vec<Value>,
-    /// Why there are none, if there are none.
+    /// Reason why there are none, if there are none.
     pub notice: Option<String>,
     /// The bridge that has them, by its `rb-source`; absent for a daemon.
     pub bridge: Option<String>,

@@ -116,7 +116,7 @@ impl ListCaches {
         }
     }
 
-    /// Why there was no reply, if that was a moment ago.
+    /// Reason why there was no reply, if that was a moment ago.
     fn failed(&self) -> Option<Unavailable> {
         let failed = self.failed.lock();
         failed.as_ref().filter(|(at, _)| self.clock.since(*at) < FAILED_TIME).map(|(_, error)| error.clone())

@@ -98,7 +98,7 @@ impl Stop {
     }
 }
 
-/// Why the files of a job could not be put into the work folder. The program has not begun with it.
+/// Reason why the files of a job could not be put into the work folder. The program has not begun with it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 pub enum Unplaced {
     /// An earlier job has made a folder of this name.

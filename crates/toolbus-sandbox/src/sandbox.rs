@@ -56,7 +56,7 @@ struct Spare {
     is_closed: bool,
 }
 
-/// Why a program did not run. The texts are for an operator.
+/// Reason why a program did not run. The texts are for an operator.
 #[derive(Debug, thiserror::Error)]
 pub enum SandboxError {
     /// The operating system refused.
@@ -175,7 +175,7 @@ impl Sandbox {
         self
     }
 
-    /// Why memory is not limited, and CPU time not counted, by cgroups; `None` if they are. For an operator.
+    /// Reason why memory is not limited, and CPU time not counted, by cgroups; `None` if they are. For an operator.
     #[must_use]
     pub fn cgroups_missing(&self) -> Option<&str> {
         self.shared.cgroups.as_ref().err().map(String::as_str)
@@ -368,7 +368,7 @@ impl Made {
     }
 }
 
-/// Why a helper says nothing more. `has_watchdog`: whether there was one.
+/// Reason why a helper says nothing more. `has_watchdog`: whether there was one.
 const fn lost(has_watchdog: bool) -> SandboxError {
     if has_watchdog { SandboxError::Lost } else { SandboxError::NotMade }
 }

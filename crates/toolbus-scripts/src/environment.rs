@@ -17,7 +17,7 @@ const INHERITED_PREFIX: &str = "LC_";
 /// Where programs are looked for without `PATH`.
 const DEFAULT_PATH: &str = "/usr/bin:/bin";
 
-/// Why a command leads to no program. The texts are for an operator.
+/// Reason why a command leads to no program. The texts are for an operator.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ProgramError {
     /// There is no such program.

@@ -53,7 +53,7 @@ pub struct Interpreter {
     pub abi: String,
 }
 
-/// Why a command is no interpreter for scripts. The texts are for an operator.
+/// Reason why a command is no interpreter for scripts. The texts are for an operator.
 #[derive(Debug, thiserror::Error)]
 pub enum InterpreterError {
     /// There is no program to run.

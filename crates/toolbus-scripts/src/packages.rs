@@ -40,7 +40,7 @@ pub trait Installer: Send + Sync + 'static {
     ) -> BoxFuture<'a, Result<PathBuf, PackageError>>;
 }
 
-/// Why there is no such folder.
+/// Reason why there is no such folder.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PackageError {
     /// A package is not allowed. The text is for the caller.
@@ -211,7 +211,7 @@ impl CacheInner {
     }
 }
 
-/// Why work on the disk came to nothing.
+/// Reason why work on the disk came to nothing.
 enum InstallFailure {
     System(io::Error),
     Package(PackageError),

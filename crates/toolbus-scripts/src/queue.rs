@@ -27,7 +27,7 @@ pub struct FairQueue {
     state: Arc<Mutex<QueueState<TurnSender>>>,
 }
 
-/// Why there was no turn.
+/// Reason why there was no turn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum QueueError {
     /// Too many wait already.

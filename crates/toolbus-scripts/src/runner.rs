@@ -158,7 +158,7 @@ impl StartKind {
     }
 }
 
-/// Why a script did not run.
+/// Reason why a script did not run.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum RunFailure {
     /// The packages could not be installed.

@@ -20,7 +20,7 @@ pub struct FileClaim {
     _lock: File,
 }
 
-/// Why this process does not hold a file.
+/// Reason why this process does not hold a file.
 #[derive(Debug, thiserror::Error)]
 pub enum FileClaimError {
     /// Another process holds the file; with its description of itself.

@@ -76,7 +76,7 @@ pub enum StoreUrl {
     Redis(RedisUrl),
 }
 
-/// Why a text names no store.
+/// Reason why a text names no store.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum StoreUrlError {
     /// A kind of store that there is not.
@@ -98,7 +98,7 @@ pub enum StoreOpenError {
     File {
         /// The file.
         file: PathBuf,
-        /// Why the file cannot be used.
+        /// Reason why the file cannot be used.
         error: OpenError,
     },
     /// Another daemon's file.
@@ -109,7 +109,7 @@ pub enum StoreOpenError {
     Claim {
         /// The file.
         file: PathBuf,
-        /// Why the file cannot be used.
+        /// Reason why the file cannot be used.
         error: FileClaimError,
     },
     /// A file with a certificate or a key.
@@ -117,7 +117,7 @@ pub enum StoreOpenError {
     Certificate {
         /// The file.
         file: PathBuf,
-        /// Why the file cannot be read.
+        /// Reason why the file cannot be read.
         error: io::Error,
     },
     /// Certificates that are none.

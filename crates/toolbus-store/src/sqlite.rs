@@ -241,7 +241,7 @@ impl Store for Sqlite {
     }
 }
 
-/// Why a file cannot be used as a store. The texts follow the file's name.
+/// Reason why a file cannot be used as a store. The texts follow the file's name.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
     /// Missing folder of the file.

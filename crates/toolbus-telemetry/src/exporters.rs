@@ -54,7 +54,7 @@ pub struct Exporters {
     health: Arc<ExportHealth>,
 }
 
-/// Why telemetry could not be set up.
+/// Reason why telemetry could not be set up.
 #[derive(Debug, thiserror::Error)]
 pub enum TelemetryError {
     /// A variable or a setting is not valid.

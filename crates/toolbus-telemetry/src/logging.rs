@@ -39,7 +39,7 @@ pub struct LogSettings {
     pub coloured: bool,
 }
 
-/// Why the log could not be set up.
+/// Reason why the log could not be set up.
 #[derive(Debug, thiserror::Error)]
 pub enum LoggingError {
     /// The filter cannot be read.

@@ -13,7 +13,7 @@ use opentelemetry_sdk::metrics::Temporality;
 use crate::environment::ExportRoute;
 use crate::settings::Protocol;
 
-/// Why an exporter could not be built.
+/// Reason why an exporter could not be built.
 #[derive(Debug, thiserror::Error)]
 pub enum TransportError {
     /// The exporter refuses its configuration.

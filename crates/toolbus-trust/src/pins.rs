@@ -48,11 +48,11 @@ struct PinsInner {
     /// Held while the file is used.
     filing: Mutex<()>,
     unsaved: Notify,
-    /// Why the last use of the file failed.
+    /// Reason why the last use of the file failed.
     problem: Mutex<Option<String>>,
 }
 
-/// Why nothing was approved.
+/// Reason why nothing was approved.
 #[derive(Debug, thiserror::Error)]
 pub enum ApproveError {
     /// There is nothing to approve, or something else than was shown.
@@ -126,7 +126,7 @@ impl Pins {
         self.shared.unsaved.notified().await;
     }
 
-    /// Why the last use of the file failed; `None` if it succeeded.
+    /// Reason why the last use of the file failed; `None` if it succeeded.
     #[must_use]
     pub fn problem(&self) -> Option<String> {
         self.shared.problem.lock().clone()

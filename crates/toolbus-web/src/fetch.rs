@@ -56,7 +56,7 @@ pub(crate) struct FetchedPage {
     pub(crate) slot: Option<Slot>,
 }
 
-/// Why there is no page.
+/// Reason why there is no page.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum FetchError {
     /// The rules refuse it.

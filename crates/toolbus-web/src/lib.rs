@@ -49,7 +49,7 @@ pub const BROWSE_GUIDE: &str = include_str!("browse_guide.md");
 /// Time that is left of a call for its reply.
 const MARGIN: Duration = Duration::from_millis(100);
 
-/// Why there are no web tools.
+/// Reason why there are no web tools.
 #[derive(Debug, thiserror::Error)]
 pub enum WebError {
     /// No HTTP client.

@@ -55,7 +55,7 @@ pub struct PageText {
     pub notes: Vec<String>,
 }
 
-/// Why a page has no text.
+/// Reason why a page has no text.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
 pub enum PageError {
     /// Another type.

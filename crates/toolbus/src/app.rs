@@ -163,7 +163,7 @@ struct DaemonParts {
     listeners: Option<(Listeners, Arc<SwitchStore>)>,
 }
 
-/// Why a valid configuration cannot be put into practice.
+/// Reason why a valid configuration cannot be put into practice.
 #[derive(Debug, thiserror::Error)]
 pub enum AppError {
     /// The broker's settings, certificates included.

@@ -22,7 +22,7 @@ use crate::config::AuditConfig;
 /// Most records of a call that are looked up.
 const MAX_RECORDS: usize = 200;
 
-/// Why records cannot be kept as configured.
+/// Reason why records cannot be kept as configured.
 #[derive(Debug, thiserror::Error)]
 pub enum AuditError {
     /// The file cannot be used.

@@ -41,7 +41,7 @@ pub(crate) use self::specifications::with_specifications;
 pub(crate) use self::work::{CONTROL_PREFETCH, Contributions, Queue, Takes, Work, max_body};
 use crate::config::Config;
 
-/// Why a family cannot be built, or its tools cannot be made.
+/// Reason why a family cannot be built, or its tools cannot be made.
 pub(crate) type FamilyError = Box<dyn Error + Send + Sync>;
 
 /// A guide to tools of a family: its readers, name and text.

@@ -19,7 +19,7 @@ pub struct LocalDaemon {
     app: Option<App>,
 }
 
-/// Why a command has no bus.
+/// Reason why a command has no bus.
 #[derive(Debug, thiserror::Error)]
 pub enum LocalDaemonError {
     /// The configuration cannot be put into practice.

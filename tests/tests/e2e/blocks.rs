@@ -1,6 +1,6 @@
 //! The blocks of code of a document, and what is to be done with each.
 
-/// Why a block is not run. A document names one of these in a comment before the block.
+/// Reason why a block is not run. A document names one of these in a comment before the block.
 const REASONS: [&str; 5] = [
     "it changes this machine",
     "it names what readers have",

@@ -1,4 +1,4 @@
-//! Why there are no figures.
+//! Reason why there are no figures.
 
 use std::io;
 
@@ -6,7 +6,7 @@ use crate::broker::site::BrokerError;
 use crate::exchange::ExchangeError;
 use crate::usage::UsageError;
 
-/// Why there are no figures.
+/// Reason why there are no figures.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum MeasureError {
     /// The embedded bus has no floor to compare with.

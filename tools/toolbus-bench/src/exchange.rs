@@ -8,7 +8,7 @@ use crate::broker::load::Sample;
 /// Wait after a failure, so that a server which refuses at once gets no more requests than one that responds.
 const AFTER_FAILURE: Duration = Duration::from_millis(10);
 
-/// Why there is no good response.
+/// Reason why there is no good response.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ExchangeError {
     /// No program listens there.

@@ -13,7 +13,7 @@ pub(crate) struct Usage {
     pub(crate) peak: u64,
 }
 
-/// Why a process could not be read.
+/// Reason why a process could not be read.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum UsageError {
     /// There is none of that number, or it is not ours to read.

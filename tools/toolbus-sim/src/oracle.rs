@@ -165,7 +165,7 @@ fn is_refusal(reply: &Value, also_later: bool) -> bool {
     outcome(reply) == Some("not_started") && (is_early || also_later)
 }
 
-/// Why a reply is not true of the runs that there were.
+/// Reason why a reply is not true of the runs that there were.
 fn untrue(reply: &Value, effect: Effect, runs: &[ToolRun]) -> Option<String> {
     let text = |name: &str| reply.get(name).and_then(Value::as_str);
     let has_acted = runs.iter().any(|run| run.has_acted);

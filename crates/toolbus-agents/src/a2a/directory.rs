@@ -60,7 +60,7 @@ impl AllowedAgents {
     }
 }
 
-/// Why the configured agents cannot be used.
+/// Reason why the configured agents cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum AgentsError {
     /// The file.

@@ -148,7 +148,7 @@ impl PendingResult {
     }
 }
 
-/// Why a message was not published.
+/// Reason why a message was not published.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum TaskPublishError {
     #[error("no queue is bound to `{0}`")]
@@ -170,7 +170,7 @@ impl TaskPublishError {
     }
 }
 
-/// Why a task that was given over HTTP has no result.
+/// Reason why a task that was given over HTTP has no result.
 struct LostTask {
     error: HttpAgentError,
     may_go_on: bool,

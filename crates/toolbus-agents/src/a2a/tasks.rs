@@ -78,7 +78,7 @@ pub struct AgentTasks {
     shares: ShareValues,
 }
 
-/// Why a task is not begun.
+/// Reason why a task is not begun.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum BeginError {
     #[error(transparent)]

@@ -441,7 +441,7 @@ struct AgentDetails {
     card: AgentCard,
     #[serde(skip_serializing_if = "Option::is_none")]
     last_seen: Option<String>,
-    /// Why the agent's card could not be fetched.
+    /// Reason why the agent's card could not be fetched.
     #[serde(skip_serializing_if = "Option::is_none")]
     problem: Option<String>,
 }

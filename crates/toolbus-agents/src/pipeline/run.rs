@@ -60,7 +60,7 @@ enum StepEnd {
     NotRun(String),
 }
 
-/// Why a step has no value.
+/// Reason why a step has no value.
 #[derive(Clone)]
 struct StepFailure {
     /// The code of a refused call; `None` where the tool returned an error.
@@ -82,7 +82,7 @@ struct PipelineReport {
     /// The last value, where that has none.
     #[serde(skip_serializing_if = "Option::is_none")]
     output: Option<Value>,
-    /// Why the values are not in the result.
+    /// Reason why the values are not in the result.
     #[serde(skip_serializing_if = "Option::is_none")]
     omitted: Option<String>,
     /// The other values, which are dropped in a turn, like these.

@@ -60,7 +60,7 @@ pub(super) struct StepValues<'a> {
     pub(super) item: Option<&'a Value>,
 }
 
-/// Why arguments cannot be written.
+/// Reason why arguments cannot be written.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum RenderError {
     /// The step of this reference has no value.

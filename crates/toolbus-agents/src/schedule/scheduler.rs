@@ -91,7 +91,7 @@ struct Published {
     failure: Option<PublishFailure>,
 }
 
-/// Why a message was not published.
+/// Reason why a message was not published.
 #[derive(Debug, thiserror::Error)]
 enum PublishFailure {
     #[error("no queue is bound to `scheduled.task.{0}`")]

@@ -176,7 +176,7 @@ struct ToolArguments {
     arguments: Map<String, Value>,
 }
 
-/// Why a task was not stored.
+/// Reason why a task was not stored.
 enum NotStored {
     NoRoom,
     /// There is one of the name, and the caller may not end it.

@@ -64,7 +64,7 @@ pub struct Subagents {
     lost: Arc<Throttle>,
 }
 
-/// Why a message did not arrive.
+/// Reason why a message did not arrive.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(super) enum NotPublished {
     #[error("no queue takes it")]

@@ -47,7 +47,7 @@ pub(super) struct SubagentEnd {
     pub(super) is_told: bool,
 }
 
-/// Why a report is ignored.
+/// Reason why a report is ignored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Ignored {
     /// There is no such task.

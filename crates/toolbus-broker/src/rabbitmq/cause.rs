@@ -47,7 +47,7 @@ pub(super) fn refusal(error: &Error) -> Option<String> {
     matches!(code(error)?, ACCESS_REFUSED | NOT_FOUND | PRECONDITION_FAILED).then(|| words(error))
 }
 
-/// Why a connection could not be opened.
+/// Reason why a connection could not be opened.
 pub(super) fn connecting(error: &Error) -> String {
     match code(error) {
         Some(ACCESS_REFUSED) => {

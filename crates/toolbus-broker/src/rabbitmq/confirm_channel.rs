@@ -40,7 +40,7 @@ const PULSE: Duration = Duration::from_secs(1);
 /// Longest wait for a channel to be opened.
 const OPEN_TIME: Duration = Duration::from_secs(10);
 
-/// Why a message was not confirmed.
+/// Reason why a message was not confirmed.
 pub(super) enum PublishFailure {
     Amqp(Error),
     /// The broker's own verdict on this message; the channel goes on.

@@ -30,7 +30,7 @@ const MAX_TOPICS: usize = 256;
 const OF_EARLIER_DELIVERIES: [&str; 8] =
     ["x-death", "x-first-death-", "x-last-death-", "x-delivery-count", "x-acquired-count", "x-opt-deaths", "CC", "BCC"];
 
-/// Why dead letters cannot be read, or one not be published.
+/// Reason why dead letters cannot be read, or one not be published.
 #[derive(Debug, thiserror::Error)]
 pub enum DeadLetterError {
     /// The settings are not valid.

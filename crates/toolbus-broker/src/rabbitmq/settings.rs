@@ -90,7 +90,7 @@ pub struct Tls {
     pub key: Option<PathBuf>,
 }
 
-/// Why settings are invalid.
+/// Reason why settings are invalid.
 #[derive(Debug, thiserror::Error)]
 pub enum SettingsError {
     /// There is no URL.
@@ -120,7 +120,7 @@ pub enum SettingsError {
         key: &'static str,
         /// The file.
         path: PathBuf,
-        /// Why the file cannot be read.
+        /// Reason why the file cannot be read.
         source: std::io::Error,
     },
     /// A file holds something else.

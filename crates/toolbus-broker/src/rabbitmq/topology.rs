@@ -31,7 +31,7 @@ pub(super) const NODE_DOWN: &str = "home node";
 /// The key of the configuration that decides the type of our queues.
 pub(super) const QUEUE_TYPE_KEY: &str = "bus.queue_type";
 
-/// Why something could not be declared or subscribed.
+/// Reason why something could not be declared or subscribed.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum TopologyError {
     /// Failure that may not recur later.

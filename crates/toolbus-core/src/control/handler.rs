@@ -113,7 +113,7 @@ impl ControlReply {
     }
 }
 
-/// Why a request is not obeyed.
+/// Reason why a request is not obeyed.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ControlError {
     /// The topic carries no request of this type.

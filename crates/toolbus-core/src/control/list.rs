@@ -149,7 +149,7 @@ impl ListedSet<'_> {
         listing::version(&definitions).into()
     }
 
-    /// Why there are no tools, if there are none.
+    /// Reason why there are no tools, if there are none.
     fn empty_reason(&self) -> Option<String> {
         let nothing = self.effective.empty_reason().map(|reason| reason.to_string());
         let all_left_out = || {

@@ -53,7 +53,7 @@ struct ArgumentChecker {
     warned: Throttle,
 }
 
-/// Why arguments are refused.
+/// Reason why arguments are refused.
 enum ArgumentRefusal {
     Failure(ToolFailure),
     /// The check cost more than it may.

@@ -31,7 +31,7 @@ const MEMORY_PER_BYTE: usize = 16;
 /// All compiled schemas that are kept may take this much, in bytes.
 const MAX_KEPT: usize = 64 * 1024 * 1024;
 
-/// Why a schema cannot be used. Compiling never fetches anything: a reference to elsewhere is an error.
+/// Reason why a schema cannot be used. Compiling never fetches anything: a reference to elsewhere is an error.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct SchemaError(String);

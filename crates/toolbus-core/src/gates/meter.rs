@@ -32,7 +32,7 @@ const COMPARED_PER_LOOK: u64 = 16 * 1024 * 1024;
 /// Bytes of a pattern's compiled form that cost as much as one step back costs for each byte of the text.
 const BACKTRACK_COST: usize = 16;
 
-/// Why a check ended before it was done.
+/// Reason why a check ended before it was done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Spent {
     /// The check took too many steps, or too long.

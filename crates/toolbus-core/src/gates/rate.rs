@@ -29,7 +29,7 @@ pub struct Rate {
     pub burst: u32,
 }
 
-/// Why two numbers are no rate.
+/// Reason why two numbers are no rate.
 #[derive(Debug, Clone, Copy, PartialEq, thiserror::Error)]
 pub enum RateError {
     /// Not a number, or infinite.
@@ -136,7 +136,7 @@ pub struct RateRules {
     rules: Vec<RateRule>,
 }
 
-/// Why rules contradict each other.
+/// Reason why rules contradict each other.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum RateRulesError {
     /// One pattern has two rates.

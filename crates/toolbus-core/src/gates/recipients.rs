@@ -53,7 +53,7 @@ pub struct RecipientError {
     compare: Compare,
 }
 
-/// Why a call may not address a recipient. Its text is for the caller, and reveals nothing about the list.
+/// Reason why a call may not address a recipient. Its text is for the caller, and reveals nothing about the list.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RecipientRefusal {
     channel: Arc<str>,

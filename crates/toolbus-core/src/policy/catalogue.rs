@@ -430,7 +430,7 @@ impl Catalogue {
         self.quarantine.len()
     }
 
-    /// Why the tool of this name is in quarantine; `None` if it is not.
+    /// Reason why the tool of this name is in quarantine; `None` if it is not.
     #[must_use]
     pub fn held_back(&self, name: &str) -> Option<&Arc<str>> {
         let tool = self.numbers_of(name).find_map(|number| self.entry(number))?;

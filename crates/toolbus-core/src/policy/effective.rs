@@ -40,7 +40,7 @@ pub(super) enum Grant {
     Denied(EmptyReason),
 }
 
-/// Why a caller has no tool at all.
+/// Reason why a caller has no tool at all.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EmptyReason {
     /// Callers without a section of their own have no tools here.
@@ -178,7 +178,7 @@ impl EffectiveTools {
         self.names().next().is_none()
     }
 
-    /// Why there is no tool that the caller may use, if there is none.
+    /// Reason why there is no tool that the caller may use, if there is none.
     #[must_use]
     pub fn empty_reason(&self) -> Option<EmptyReason> {
         match &self.grant {

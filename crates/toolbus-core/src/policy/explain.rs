@@ -1,4 +1,4 @@
-//! Why a caller may use a tool, or may not: derived from the rules as they are written, one after the other.
+//! Reason why a caller may use a tool, or may not: derived from the rules as they are written, one after the other.
 
 use std::fmt;
 use std::sync::Arc;
@@ -61,7 +61,7 @@ pub enum Because {
 }
 
 impl EffectiveTools {
-    /// Why the caller may use the tool of this name, or may not.
+    /// Reason why the caller may use the tool of this name, or may not.
     #[must_use]
     pub fn explain(&self, name: &str) -> Explanation {
         let mut first = None;
@@ -89,8 +89,8 @@ impl EffectiveTools {
         self.catalogue.shadowed_at(name).into_iter().cloned().collect()
     }
 
-    /// Why the caller may use each of the tools that there are, or may not, and each name whose owner is away; sorted
-    /// by name.
+    /// Reason why the caller may use each of the tools that there are, or may not, and each name whose owner is away;
+    /// sorted by name.
     #[must_use]
     pub fn explain_all(&self) -> Vec<Explanation> {
         let mut all: Vec<_> = self.catalogue.tools().iter().map(|descriptor| self.explanation(descriptor)).collect();

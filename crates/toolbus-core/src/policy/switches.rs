@@ -23,7 +23,7 @@ pub enum Switch {
     Source(Arc<str>),
 }
 
-/// Why something cannot be switched.
+/// Reason why something cannot be switched.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SwitchError {
     /// Not a kind of thing that there is.

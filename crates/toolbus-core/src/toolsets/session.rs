@@ -142,7 +142,7 @@ pub(super) struct SessionTable {
     pub(super) closed: bool,
 }
 
-/// Why there is no room for another session.
+/// Reason why there is no room for another session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Full {
     /// There are this many, and no more may be.

@@ -1,4 +1,4 @@
-//! Why there is no connection, for operators; and why a call has no result, for callers.
+//! Reason why there is no connection, for operators; and why a call has no result, for callers.
 
 use std::error::Error;
 
@@ -14,7 +14,7 @@ const PAST_SESSION: &str = "streamable HTTP session was re-initialized before th
 /// Longest text of a server within an error, in characters.
 const MAX_TEXT: usize = 2_000;
 
-/// Why a request to a server has no response, or a connection did not come about. The texts are for operators.
+/// Reason why a request to a server has no response, or a connection did not come about. The texts are for operators.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum RequestError {
     /// The server wants credentials that it was not given.
@@ -51,7 +51,7 @@ impl RequestError {
     }
 }
 
-/// Why a call has no result.
+/// Reason why a call has no result.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct CallError {
     /// The failure of the call.

@@ -37,7 +37,7 @@ pub(crate) struct ServerListing {
     pub(crate) tools: Vec<Tool>,
     /// Tools that cannot be read.
     pub(crate) unreadable: Vec<HiddenTool>,
-    /// Why there may be more than these, for an operator.
+    /// Reason why there may be more than these, for an operator.
     pub(crate) cut: Option<String>,
 }
 

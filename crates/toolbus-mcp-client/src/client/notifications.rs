@@ -25,7 +25,7 @@ const MAX_FOLLOWED: usize = 4_096;
 /// Longest text of a progress report, in characters.
 const MAX_MESSAGE: usize = 1_000;
 
-/// Why a connection has ended.
+/// Reason why a connection has ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct ConnectionEnd {
     /// The reason, for operators.
@@ -128,7 +128,7 @@ impl Notifications {
         });
     }
 
-    /// Why the connection is over, if it is.
+    /// Reason why the connection is over, if it is.
     pub(super) fn why_ended(&self) -> Option<ConnectionEnd> {
         self.end.borrow().clone()
     }

@@ -117,7 +117,7 @@ fn described(effective: &EffectiveTools, name: &str, tool: Option<&str>) -> Resu
     Ok(ToolOutput::error(text))
 }
 
-/// Why tools are not described.
+/// Reason why tools are not described.
 pub(crate) enum DetailsError<'a> {
     /// The caller sees no such server.
     NoServer,

@@ -44,7 +44,7 @@ pub struct Registrar {
     known: Mutex<BTreeMap<String, Vec<u8>>>,
 }
 
-/// Why a server was not registered or unregistered. The texts are for callers.
+/// Reason why a server was not registered or unregistered. The texts are for callers.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum RegistrationRefusal {
     #[error("a name has 1 to 64 letters, digits, `.`, `_` and `-`, and is not `management`")]

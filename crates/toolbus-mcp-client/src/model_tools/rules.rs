@@ -58,7 +58,7 @@ pub(super) enum RegisteredHttpKind {
     Sse,
 }
 
-/// Why something may not be registered. The texts are for callers.
+/// Reason why something may not be registered. The texts are for callers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(super) enum RuleViolation {
     #[error("this command line is none of those that an operator allows")]

@@ -55,7 +55,7 @@ fn signal(pid: i32, signal: Signal) {
     kill_process(Pid::from_raw(pid).unwrap(), signal).unwrap();
 }
 
-/// Why the transport ended. Fails when a message comes first.
+/// Reason why the transport ended. Fails when a message comes first.
 async fn failure(transport: &mut StdioTransport) -> String {
     assert!(transport.receive().await.is_none());
     transport.failure().get().unwrap().to_owned()

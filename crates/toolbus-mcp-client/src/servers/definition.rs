@@ -86,7 +86,7 @@ impl ToolSource {
     }
 }
 
-/// Why a tool is hidden.
+/// Reason why a tool is hidden.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 enum Unusable {
     #[error("its name is not usable: expected 1 to {MAX_NAME} visible characters, and no space at either end")]

@@ -31,7 +31,7 @@ const MAX_PATTERNS: usize = 64;
 /// Most schemas that apply to one value, each counted as often as it is reached.
 const MAX_EXPANDED: usize = 1000;
 
-/// Why a schema cannot be used.
+/// Reason why a schema cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum SchemaProblem {
     #[error("its schema has more than {} KiB", MAX_SIZE / 1024)]

@@ -99,7 +99,7 @@ pub(crate) struct Connected {
     process: Option<Process>,
 }
 
-/// Why connecting failed, for operators.
+/// Reason why connecting failed, for operators.
 #[derive(Debug, Clone)]
 pub(crate) struct ConnectError {
     pub(crate) text: String,

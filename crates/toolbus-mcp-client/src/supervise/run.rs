@@ -29,7 +29,7 @@ const LISTING_SHARE: u32 = 10;
 /// Longest pause between two listings.
 const MAX_PAUSE: Duration = Duration::from_secs(30);
 
-/// Why a connection has ended.
+/// Reason why a connection has ended.
 enum LifeEnd {
     Stopped,
     /// The server had no call for its idle time.

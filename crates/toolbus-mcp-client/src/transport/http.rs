@@ -164,7 +164,7 @@ pub(crate) struct Opener {
     found: Mutex<HttpKind>,
 }
 
-/// Why there is no connection. The texts are for operators: no secret, and of a URL only its origin.
+/// Reason why there is no connection. The texts are for operators: no secret, and of a URL only its origin.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum HttpOpenError {
     /// A person has to give or renew a credential.

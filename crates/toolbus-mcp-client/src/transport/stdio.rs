@@ -49,7 +49,7 @@ pub(crate) struct StdioTransport {
     failure: TransportFailure,
 }
 
-/// Why a message is not sent.
+/// Reason why a message is not sent.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum NotSent {
     /// The server takes no messages any more.
@@ -197,7 +197,7 @@ const MAX_LOGGED: u64 = 3;
 /// Time between the end of a server and that of its standard output, whichever comes first.
 const EXIT: Duration = Duration::from_millis(250);
 
-/// Why reading has ended.
+/// Reason why reading has ended.
 #[derive(Debug)]
 enum ReadEnd {
     /// The server's standard output has ended, perhaps within a line.
@@ -214,7 +214,7 @@ enum ReadEnd {
     Failed(io::Error),
 }
 
-/// Why a line is not read.
+/// Reason why a line is not read.
 enum LineError {
     /// The message would take too much memory.
     TooLarge,

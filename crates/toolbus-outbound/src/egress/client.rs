@@ -52,7 +52,7 @@ impl fmt::Debug for Egress {
     }
 }
 
-/// Why there is no response.
+/// Reason why there is no response.
 #[derive(Debug, thiserror::Error)]
 pub enum EgressError {
     /// The rules refuse it.

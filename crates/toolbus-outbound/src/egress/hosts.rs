@@ -28,7 +28,7 @@ enum HostPattern {
     Network(IpNet),
 }
 
-/// Why a string is no [`HostRule`].
+/// Reason why a string is no [`HostRule`].
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "`{0}` is no host: write a name, `*.` and a name, an address, a network such as `10.0.0.0/8`, or a name or \

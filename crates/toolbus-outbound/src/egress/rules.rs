@@ -55,7 +55,7 @@ impl Default for EgressConfig {
     }
 }
 
-/// Why a URL or an address may not be reached.
+/// Reason why a URL or an address may not be reached.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
     /// Another protocol.

@@ -87,7 +87,7 @@ pub(super) fn send_report(daemon: &mut UnixStream, report: &RunReport, artifacts
     artifacts.iter().try_for_each(|bytes| daemon.write_all(bytes))
 }
 
-/// Why there is no report.
+/// Reason why there is no report.
 pub(super) struct JobFailure {
     error: io::Error,
     has_begun: bool,

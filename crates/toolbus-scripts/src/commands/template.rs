@@ -42,7 +42,7 @@ pub(super) enum PlaceholderKind {
     List,
 }
 
-/// Why arguments do not make a command. The caller reads these.
+/// Reason why arguments do not make a command. The caller reads these.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(super) enum ArgumentError {
     #[error("Argument `{0}` must be a string, a number or a boolean.")]

@@ -1,4 +1,4 @@
-//! Why a string is no requirement, for its author.
+//! Reason why a string is no requirement, for its author.
 
 use std::fmt;
 
@@ -7,7 +7,7 @@ use super::{ARCHIVES, MAX_LENGTH, MAX_PACKAGES, Requirement};
 /// Longest part of a text that is repeated, in characters.
 const MAX_SHOWN: usize = 60;
 
-/// Why a text is no requirement.
+/// Reason why a text is no requirement.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{shown} {mistake}")]
 pub struct RequirementError {
@@ -72,7 +72,7 @@ impl RequirementError {
     }
 }
 
-/// Why texts are no requirements of one call.
+/// Reason why texts are no requirements of one call.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum RequirementsError {
     /// A text is no requirement.

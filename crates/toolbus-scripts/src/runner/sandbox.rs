@@ -50,7 +50,7 @@ pub struct SandboxSettings {
     pub pool: PoolConfig,
 }
 
-/// Why scripts cannot be run. The texts are for an operator.
+/// Reason why scripts cannot be run. The texts are for an operator.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
     /// The operating system refused.
@@ -67,7 +67,7 @@ pub enum StartError {
         level: Option<Level>,
         /// Level that is required.
         require: Level,
-        /// Why it is not more.
+        /// Reason why it is not more.
         why: String,
     },
 }
@@ -177,7 +177,7 @@ pub(super) fn job_of(script: Script, file: &str) -> Job {
     Job { files, inputs: script.files, time, cpu, ..Job::default() }
 }
 
-/// Why there is no outcome.
+/// Reason why there is no outcome.
 pub(super) fn run_failure(error: SandboxError) -> RunFailure {
     match error {
         SandboxError::Unplaced(Unplaced::IsFolder(name)) => RunFailure::Refused(format!(

@@ -43,7 +43,7 @@ struct Link {
     next: Option<(Instant, String)>,
 }
 
-/// Why an attempt failed.
+/// Reason why an attempt failed.
 enum RedisFailure {
     /// There is no connection.
     Away(String),

@@ -14,7 +14,7 @@ const MAX_DATABASE: u16 = 9999;
 #[derive(Clone, PartialEq, Eq)]
 pub struct RedisUrl(Url);
 
-/// Why a string is no address of a Redis server; never holds the string.
+/// Reason why a string is no address of a Redis server; never holds the string.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum RedisUrlError {
     /// Not a URL at all.

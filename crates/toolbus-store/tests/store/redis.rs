@@ -27,7 +27,7 @@ pub(crate) fn store_of(url: &str) -> Redis {
     store_at(url, "test", None)
 }
 
-/// Why the store cannot be read. The password is never in the reason.
+/// Reason why the store cannot be read. The password is never in the reason.
 async fn failure(store: &Redis) -> String {
     let error = timeout(LONGEST, store.get("a", "key")).await.unwrap().unwrap_err().to_string();
     assert!(!error.contains(PASSWORD), "{error}");

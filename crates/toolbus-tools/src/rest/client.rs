@@ -21,7 +21,7 @@ pub struct RestClient {
     redactor: Redactor,
 }
 
-/// Why there is no client: the system's trusted certificates cannot be read, most likely.
+/// Reason why there is no client: the system's trusted certificates cannot be read, most likely.
 #[derive(Debug, thiserror::Error)]
 pub enum RestClientError {
     /// For hosts of the configuration.

@@ -29,7 +29,7 @@ const MAX_REFERENCES: usize = 32;
 /// Longest reference that is followed, in bytes.
 const MAX_REFERENCE: usize = 1024;
 
-/// Why a specification cannot be used.
+/// Reason why a specification cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{what}")]
 pub struct OpenApiError {

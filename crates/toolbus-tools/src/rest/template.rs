@@ -46,7 +46,7 @@ struct QueryPair {
     parts: UrlParts,
 }
 
-/// Why arguments do not make a URL. The caller reads these.
+/// Reason why arguments do not make a URL. The caller reads these.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(super) enum UrlFillError {
     #[error("Argument `{0}` is missing: it is part of the address.")]
@@ -182,7 +182,7 @@ fn encoded(text: &str) -> String {
     utf8_percent_encode(text, RESERVED).to_string()
 }
 
-/// Why a text is no URL template.
+/// Reason why a text is no URL template.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum UrlTemplateError {
     /// Not an absolute `http` or `https` URL.

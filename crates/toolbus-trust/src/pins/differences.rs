@@ -24,7 +24,7 @@ pub struct PinEntry {
     pub since: Option<String>,
     /// Time at which its definition was pinned; `None` if none is.
     pub pinned: Option<String>,
-    /// Why it is quarantined.
+    /// Reason why it is quarantined.
     pub reason: Option<String>,
 }
 
@@ -39,7 +39,7 @@ pub struct Difference {
     pub after: Option<Definition>,
 }
 
-/// Why there is nothing to show, or to approve.
+/// Reason why there is nothing to show, or to approve.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Mismatch {
     /// Nothing has the name.

@@ -25,7 +25,7 @@ const ROOT: u32 = 0;
 /// Time between two attempts.
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// Why the pin file cannot be used.
+/// Reason why the pin file cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[error("the pin file `{}` {problem}", path.display())]
 pub struct PinFileError {

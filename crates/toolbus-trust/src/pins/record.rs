@@ -75,7 +75,7 @@ pub(super) struct PresentTool {
     /// The name that it is called by.
     pub(super) name: Arc<str>,
     pub(super) definition: Definition,
-    /// Why its texts are suspect; `None` if they are not.
+    /// Reason why its texts are suspect; `None` if they are not.
     pub(super) finding: Option<String>,
 }
 

@@ -319,7 +319,7 @@ fn finding(tool: &ToolDescriptor) -> Option<String> {
     (!found.is_empty()).then(|| found.join("; "))
 }
 
-/// Why a tool is quarantined, for operators; `None` if it is not.
+/// Reason why a tool is quarantined, for operators; `None` if it is not.
 pub(super) fn reason(state: ToolState, present: &PresentTool) -> Option<String> {
     let why = match state {
         ToolState::Pinned | ToolState::Recorded | ToolState::Missing | ToolState::Unrecorded => return None,

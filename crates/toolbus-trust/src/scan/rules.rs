@@ -14,7 +14,7 @@ const MAX_CACHE: usize = 8 * 1024 * 1024;
 /// Most matches of one pattern that are none of the rule's.
 const MAX_EXCEPTIONS: usize = 32;
 
-/// Why rules cannot be used.
+/// Reason why rules cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum RulesError {
     /// The text does not have the form of rules.

@@ -36,7 +36,7 @@ pub(crate) struct SearchEngine {
     first_wait: Duration,
 }
 
-/// Why an engine has no results.
+/// Reason why an engine has no results.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum SearchError {
     #[error("{0} has no key: the operator has to set one")]

@@ -24,7 +24,7 @@ use crate::families::{self, FamilyError, Planned};
 use crate::http::ReloadReport;
 use crate::http::admin::ReloadRequest;
 
-/// Why a reload is refused.
+/// Reason why a reload is refused.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ReloadError {
     /// The configuration has mistakes.

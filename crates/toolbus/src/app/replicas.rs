@@ -59,7 +59,7 @@ impl Announcement {
     }
 }
 
-/// Why replicas are out of step.
+/// Reason why replicas are out of step.
 #[derive(Debug, thiserror::Error)]
 enum OutOfStep {
     #[error(transparent)]

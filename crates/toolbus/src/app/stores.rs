@@ -35,7 +35,7 @@ pub(super) struct Stores {
     pub(super) is_fallback: bool,
     /// Checks the files of the store, once it is run.
     pub(super) files: StoreFiles,
-    /// Why they cannot be written, a line for each that cannot.
+    /// Reason why they cannot be written, a line for each that cannot.
     pub(super) unwritable: watch::Receiver<Vec<String>>,
 }
 

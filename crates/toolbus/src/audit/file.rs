@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
-/// Why a file cannot be used. The texts follow the file's name.
+/// Reason why a file cannot be used. The texts follow the file's name.
 #[derive(Debug, thiserror::Error)]
 pub enum FileError {
     /// The file's folder is missing.

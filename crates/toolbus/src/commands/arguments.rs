@@ -11,7 +11,7 @@ const MAX_INPUT: u64 = 64 * 1024 * 1024;
 /// The value that stands for standard input.
 const STDIN: &str = "@-";
 
-/// Why the arguments cannot be sent.
+/// Reason why the arguments cannot be sent.
 #[derive(Debug, thiserror::Error)]
 pub enum ArgumentsError {
     /// Neither of the forms.

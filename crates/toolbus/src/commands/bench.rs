@@ -24,7 +24,7 @@ pub struct BenchArgs {
     pub(crate) options: Vec<OsString>,
 }
 
-/// Why nothing is measured.
+/// Reason why nothing is measured.
 #[derive(Debug, thiserror::Error)]
 pub enum BenchError {
     /// The program is not installed.

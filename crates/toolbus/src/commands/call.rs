@@ -75,7 +75,7 @@ pub struct CallArgs {
     verbose: bool,
 }
 
-/// Why no call was made, or no reply came.
+/// Reason why no call was made, or no reply came.
 #[derive(Debug, thiserror::Error)]
 pub enum CallCommandError {
     /// The arguments cannot be sent.

@@ -37,7 +37,7 @@ const SLOW_BUDGET: Duration = Duration::from_millis(300);
 #[derive(Debug, clap::Args)]
 pub struct DemoArgs {}
 
-/// Why the demonstration could not be given.
+/// Reason why the demonstration could not be given.
 #[derive(Debug, thiserror::Error)]
 pub enum DemoError {
     /// The HTTP server could not be started, or nothing can be printed.

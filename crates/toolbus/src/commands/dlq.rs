@@ -88,7 +88,7 @@ fn check_reason(reason: &str) -> Result<(), DlqError> {
     )))
 }
 
-/// Why the command failed.
+/// Reason why the command failed.
 #[derive(Debug, thiserror::Error)]
 pub enum DlqError {
     /// The command cannot be run like this.

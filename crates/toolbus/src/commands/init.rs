@@ -175,7 +175,7 @@ pub fn run(args: InitArgs, operator: &Operator, named: Option<PathBuf>) -> Resul
             url = prompted("Broker, such as amqp://user:password@host/vhost (empty: none, a bus inside the daemon)")?;
         }
         if agents.is_empty()
-            && let Some(name) = prompted("Agent that may use every tool (empty: whoever calls may)")?
+            && let Some(name) = prompted("Agent that may use every tool (empty: every caller may)")?
         {
             agents.push(AgentName::parse(&name).map_err(|error| TargetError::Usage(format!("`{name}` {error}")))?);
         }

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use crate::terminal::ignore_broken_pipe;
 
-/// Why the schema was not printed.
+/// Reason why the schema was not printed.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot write: {0}")]
 pub struct PrintSchemaError(#[from] io::Error);

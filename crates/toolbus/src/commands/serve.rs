@@ -23,7 +23,7 @@ use crate::signals::Signals;
 #[derive(Debug, clap::Args)]
 pub struct ServeArgs {}
 
-/// Why the daemon did not start, or stopped by itself.
+/// Reason why the daemon did not start, or stopped by itself.
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
     /// The configuration cannot be put into practice.

@@ -85,7 +85,7 @@ pub enum AdminTarget {
     Files(Box<Admin>),
 }
 
-/// Why a command for operators failed.
+/// Reason why a command for operators failed.
 #[derive(Debug, thiserror::Error)]
 pub enum TargetError {
     /// The configuration cannot be used.

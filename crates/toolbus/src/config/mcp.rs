@@ -32,7 +32,7 @@ pub struct McpServers {
     pub pins: BTreeMap<String, Level>,
     /// Warnings about valid but suspicious settings.
     pub warnings: Vec<String>,
-    /// Why servers, or the whole file, cannot be used as they are.
+    /// Reason why servers, or the whole file, cannot be used as they are.
     pub problems: Vec<String>,
     /// Servers of the file that keep their previous definitions, each with the mistake in its present one.
     pub outdated: BTreeMap<ServerName, String>,

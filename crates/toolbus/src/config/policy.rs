@@ -13,7 +13,7 @@ use super::agents::is_default;
 use super::agents::{AgentConfig, AllowedTools, BindingConfig, Rates, Recipients};
 use super::outbound::OutboundConfig;
 
-/// Why there is no policy; [`Config::load`] has reported that before, with its key.
+/// Reason why there is no policy; [`Config::load`] has reported that before, with its key.
 #[derive(Debug, thiserror::Error)]
 pub enum PolicyError {
     /// A rate that is none.

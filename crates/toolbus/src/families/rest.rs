@@ -27,7 +27,7 @@ impl RestFamily {
     }
 }
 
-/// Why the endpoints cannot be called.
+/// Reason why the endpoints cannot be called.
 #[derive(Debug, thiserror::Error)]
 enum EndpointsError {
     #[error("no HTTP client can be made: {0}")]

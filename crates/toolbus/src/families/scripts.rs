@@ -47,7 +47,7 @@ pub(super) struct ScriptRuns {
     sessions: Option<Arc<SessionSet>>,
 }
 
-/// Why scripts or commands cannot be run.
+/// Reason why scripts or commands cannot be run.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ScriptsError {
     /// There is no Python.

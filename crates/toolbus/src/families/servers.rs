@@ -27,7 +27,7 @@ use crate::config::toolsets::Scope;
 use crate::config::{Config, McpServers};
 use crate::http::{McpAdmin, NoServers, OUTDATED};
 
-/// Why no MCP server can be started.
+/// Reason why no MCP server can be started.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ServersError {
     /// `/proc` cannot be read.

@@ -15,7 +15,7 @@ pub(super) struct WebFamily {
     events: Arc<dyn WebEvents>,
 }
 
-/// Why the tools cannot be made.
+/// Reason why the tools cannot be made.
 #[derive(Debug, thiserror::Error)]
 #[error("[web] {0}")]
 struct WebToolsError(#[from] WebError);

@@ -325,7 +325,7 @@ impl Admin {
         }
     }
 
-    /// Why `tool` cannot be called now; `None` if it can.
+    /// Reason why `tool` cannot be called now; `None` if it can.
     pub(in crate::http) fn unavailable(&self, tool: &ToolDescriptor) -> Option<String> {
         let policy = self.gates.policy();
         if let Some(switch) = policy.switch_of(tool) {

@@ -42,7 +42,7 @@ pub struct HealthSources {
     pub shared: watch::Receiver<SharedState>,
     /// Other daemons that take calls of this one.
     pub other_daemons: watch::Receiver<HeardDaemons>,
-    /// Why files of the store cannot be written, a line for each that cannot.
+    /// Reason why files of the store cannot be written, a line for each that cannot.
     pub store_files: watch::Receiver<Vec<String>>,
     /// Calls in progress.
     pub load: Arc<Load>,
@@ -195,7 +195,7 @@ pub struct McpServerHealth {
 pub struct BrokerStatus {
     /// Whether the connection is open.
     pub connected: bool,
-    /// Why the broker takes no messages now, if it does not.
+    /// Reason why the broker takes no messages now, if it does not.
     pub blocked: Option<String>,
     /// Connections lost since the start.
     pub reconnects: u64,

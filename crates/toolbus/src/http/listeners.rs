@@ -57,7 +57,7 @@ const RANDOM: usize = 6;
 /// Longest path that a client can connect to, in bytes: the limit of the system.
 const MAX_PATH: usize = 107;
 
-/// Why the HTTP server cannot listen, and which key to change.
+/// Reason why the HTTP server cannot listen, and which key to change.
 #[derive(Debug, thiserror::Error)]
 pub enum ListenError {
     /// Another program listens there.
@@ -90,7 +90,7 @@ impl ListenError {
     }
 }
 
-/// Why the daemon cannot listen.
+/// Reason why the daemon cannot listen.
 #[derive(Debug, thiserror::Error)]
 pub enum ListenersError {
     /// The port.
@@ -290,7 +290,7 @@ async fn redact(State(redactor): State<Redactor>, response: Response) -> Respons
     }
 }
 
-/// Why there is no socket for operators, and the next step.
+/// Reason why there is no socket for operators, and the next step.
 #[derive(Debug, thiserror::Error)]
 pub enum SocketError {
     /// Another daemon has it.

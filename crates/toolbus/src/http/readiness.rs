@@ -62,7 +62,7 @@ pub enum Blocker {
     },
     /// The store that replicas share cannot be used, or a file of the store cannot be written.
     StoreAway {
-        /// Why the store cannot be used.
+        /// Reason why the store cannot be used.
         detail: String,
     },
     /// No queue is consumed.

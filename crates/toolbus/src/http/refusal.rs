@@ -22,7 +22,7 @@ const DISCARD_TIME: Duration = Duration::from_millis(200);
 /// Code of a refusal, from the range that JSON-RPC leaves to servers.
 const CODE: i32 = -32000;
 
-/// Why a request is refused, and the next step. MCP clients read it as a JSON-RPC error.
+/// Reason why a request is refused, and the next step. MCP clients read it as a JSON-RPC error.
 #[derive(Debug)]
 pub(crate) struct HttpRefusal {
     status: StatusCode,

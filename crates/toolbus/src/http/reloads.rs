@@ -32,7 +32,7 @@ pub struct ReloadReport {
     /// Warnings about valid but suspicious settings.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub warnings: Vec<String>,
-    /// Why it was refused.
+    /// Reason why it was refused.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
 }

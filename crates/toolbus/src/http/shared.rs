@@ -25,7 +25,7 @@ pub struct Replica {
 pub struct SharedState {
     /// Whether the shared state has not been read since the start, so that no call may run.
     pub is_unread: bool,
-    /// Why the store cannot be used now, if it cannot.
+    /// Reason why the store cannot be used now, if it cannot.
     pub away: Option<String>,
     /// Seconds by which the clock of this daemon is ahead of the server's, once that has been read.
     pub clock_skew: Option<i64>,

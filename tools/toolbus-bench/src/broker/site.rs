@@ -16,7 +16,7 @@ pub(crate) struct BrokerSetup {
     pub(crate) prefetch: u16,
 }
 
-/// Why a measurement could not be made.
+/// Reason why a measurement could not be made.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum BrokerError {
     /// The broker refused something or went away.

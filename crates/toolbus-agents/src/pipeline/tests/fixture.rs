@@ -97,7 +97,7 @@ impl Fixture {
         self.reports(&[steps]).await[0].take()
     }
 
-    /// Why a pipeline with these steps is refused, before any of them runs.
+    /// Reason why a pipeline with these steps is refused, before any of them runs.
     pub(super) async fn refused(&self, steps: Value) -> String {
         let failure = self.call(json!([{"description": "a test", "steps": steps}])).await.unwrap_err();
         assert_eq!((failure.cause, self.runs()), (Cause::InvalidArguments, Vec::new()));

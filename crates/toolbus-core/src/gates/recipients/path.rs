@@ -28,7 +28,7 @@ pub(super) enum PathStep {
     EveryElement,
 }
 
-/// Why a text is no path to recipients.
+/// Reason why a text is no path to recipients.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum RecipientPathError {
     /// No slash in front.

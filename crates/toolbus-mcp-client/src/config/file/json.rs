@@ -117,7 +117,7 @@ const fn blank(c: char) -> char {
     if c == '\n' { c } else { ' ' }
 }
 
-/// Why a text is no JSON, with its location.
+/// Reason why a text is no JSON, with its location.
 pub(super) fn problem(file: &str, error: &serde_json::Error) -> String {
     let text = error.to_string();
     let what = text.split(" at line ").next().unwrap_or_default();

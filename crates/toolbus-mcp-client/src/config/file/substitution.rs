@@ -15,7 +15,7 @@ const OF_EDITORS: [&str; 3] = [".vscode", ".cursor", ".roo"];
 /// Prefix of the variables that give the values of inputs.
 pub const INPUT_PREFIX: &str = "TOOLBUS_INPUT_";
 
-/// Why a text cannot be completed.
+/// Reason why a text cannot be completed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(super) enum SubstitutionError {
     #[error("the environment variable `{0}` is not set; set it, or write `${{{0}:-default}}`")]

@@ -227,7 +227,7 @@ impl McpHttpClient {
         &self.closed
     }
 
-    /// Why the connection has ended.
+    /// Reason why the connection has ended.
     pub(crate) const fn failure(&self) -> &TransportFailure {
         &self.failure
     }

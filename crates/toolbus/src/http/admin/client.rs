@@ -37,7 +37,7 @@ pub enum AdminClient {
     },
 }
 
-/// Why a request to a daemon failed, and the next step.
+/// Reason why a request to a daemon failed, and the next step.
 #[derive(Debug, thiserror::Error)]
 pub enum AdminClientError {
     /// The socket is another user's.
@@ -199,7 +199,7 @@ impl std::fmt::Display for AdminClient {
     }
 }
 
-/// Why a daemon could not be probed.
+/// Reason why a daemon could not be probed.
 #[derive(Debug, thiserror::Error)]
 pub enum ProbeError {
     /// The configuration leaves the port to the system.

@@ -22,7 +22,7 @@ pub struct SwitchStore {
     changing: Mutex<BTreeSet<Switch>>,
 }
 
-/// Why the switches cannot be read; the daemon must run no calls then, as one of them may be switched off.
+/// Reason why the switches cannot be read; the daemon must run no calls then, as one of them may be switched off.
 #[derive(Debug, thiserror::Error)]
 pub enum LoadError {
     /// The store cannot be read.

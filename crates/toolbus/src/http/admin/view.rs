@@ -84,7 +84,7 @@ pub struct AgentTools {
     pub agent: String,
     /// Whether the agent has a section of its own; else `default` applies.
     pub configured: bool,
-    /// Why it has no tools at all, if something takes them all away.
+    /// Reason why it has no tools at all, if something takes them all away.
     pub nothing: Option<String>,
     /// Rules that apply beside that.
     pub rules: AppliedRules,
@@ -283,7 +283,7 @@ pub struct BreakerReset {
 pub struct DaemonStatus {
     /// Files of its configuration, as absolute paths.
     pub files: Vec<PathBuf>,
-    /// Why it is not ready.
+    /// Reason why it is not ready.
     pub blocked_by: Vec<Blocker>,
     /// Whether state is in memory, and lost when the daemon ends.
     #[serde(default)]
@@ -359,7 +359,7 @@ pub struct ToolsQuery {
 /// The tools that there are, or those of one agent.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ToolsFound {
-    /// Why the agent has none, if something takes them all away.
+    /// Reason why the agent has none, if something takes them all away.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub nothing: Option<String>,
     /// The tools, by name.
@@ -384,7 +384,7 @@ pub struct ToolDetails {
     pub timeout_ms: Option<u64>,
     /// Calls that may run at a time; absent: the daemon's.
     pub max_in_flight: Option<usize>,
-    /// Why it cannot be called now, such as being disabled.
+    /// Reason why it cannot be called now, such as being disabled.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unavailable: Option<String>,
     /// JSON Schema of the arguments; absent: any object.
@@ -413,7 +413,7 @@ pub struct McpRestart {
 pub struct PinnedTools {
     /// The file in which it is kept, where there is one.
     pub file: Option<String>,
-    /// Why the file could not be used last, if it could not.
+    /// Reason why the file could not be used last, if it could not.
     pub problem: Option<String>,
     /// Every tool that is pinned or there, by source and name.
     pub tools: Vec<Pinned>,
@@ -437,7 +437,7 @@ pub struct Pinned {
     /// When its definition was pinned.
     #[serde(default)]
     pub pinned: Option<String>,
-    /// Why it is quarantined.
+    /// Reason why it is quarantined.
     pub reason: Option<String>,
     /// The source that has its name, where that is another one: it is called by its server alone.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -486,14 +486,14 @@ pub struct Approved {
     pub approved: Vec<Pinned>,
 }
 
-/// Why a request was refused.
+/// Reason why a request was refused.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ApiRefusal {
     /// The reason, and the next step.
     pub error: String,
 }
 
-/// Why a request to the admin API is refused: a status, and a text for the operator.
+/// Reason why a request to the admin API is refused: a status, and a text for the operator.
 #[derive(Debug, thiserror::Error)]
 #[error("{text}")]
 pub struct ApiError {

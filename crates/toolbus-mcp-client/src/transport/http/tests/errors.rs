@@ -15,7 +15,7 @@ use crate::transport::http::{HttpError, HttpOpenError, HttpTransport, classify};
 
 const KINDS: [HttpKind; 3] = [HttpKind::Detect, HttpKind::Streamable, HttpKind::Sse];
 
-/// Why no handshake comes about.
+/// Reason why no handshake comes about.
 async fn problem(url: &url::Url, kind: HttpKind) -> HttpOrOpen {
     match open(url, kind).await {
         Ok(mut transport) => HttpOrOpen::Http(transport.send(super::initialize()).await.unwrap_err()),

@@ -178,7 +178,7 @@ async fn the_body_of_a_refusal_is_not_read_for_long() {
 
 #[tokio::test]
 async fn an_invalid_response_fails_the_call_at_once() {
-    let other_id = json!({ "jsonrpc": "2.0", "id": 99, "result": text_result("for somebody else") }).to_string();
+    let other_id = json!({ "jsonrpc": "2.0", "id": 99, "result": text_result("for another client") }).to_string();
     let table = [
         ("application/json", "", "JSON that is no answer to the request"),
         ("application/json", "{\"half\":", "JSON that is no answer to the request"),

@@ -87,7 +87,7 @@ async fn a_response_is_whole_even_if_its_receiver_gives_up() {
     assert_eq!(received(&mut transport).await["result"], text_result("hello"));
 }
 
-/// Why no connection comes about with a stream that begins with `text`.
+/// Reason why no connection comes about with a stream that begins with `text`.
 async fn refused(text: String) -> String {
     let open_streams = Arc::new(AtomicUsize::new(0));
     let server = Server::start(move |_| silent_after(&text, &open_streams)).await;

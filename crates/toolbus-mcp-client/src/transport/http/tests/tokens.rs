@@ -130,7 +130,7 @@ async fn a_server_that_accepts_no_token_needs_a_person() {
     assert_eq!([tokens.requests().len(), server.requests().len()], [2, 2]);
 }
 
-/// Why there is no connection with a token endpoint that responds so; the MCP server must get no request.
+/// Reason why there is no connection with a token endpoint that responds so; the MCP server must get no request.
 async fn without_token(respond: impl Fn(&RecordedRequest) -> Response + Send + Sync + 'static) -> HttpOpenError {
     let (tokens, server) = (Server::start(respond).await, Server::start(orderly).await);
     let error = opener(&server.url, HttpKind::Detect, grant(&tokens.url)).open().await.err().unwrap();
