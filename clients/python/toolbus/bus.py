@@ -10,7 +10,7 @@ import re
 import uuid
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
@@ -42,26 +42,9 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 class Waiter:
     """What waits for the reply to one request."""
 
+    reply: asyncio.Future[AbstractIncomingMessage]
     accepts: Callable[[AbstractIncomingMessage], bool] | None = None
     progress: Callable[[Progress], None] | None = None
-    reply: asyncio.Future[AbstractIncomingMessage | None] = field(
-        default_factory=lambda: asyncio.get_running_loop().create_future()
-    )
-    """None if the reply no longer comes: the request is to be published again."""
-
-    async def wait(self, ends: float, lost: asyncio.Future[None]) -> AbstractIncomingMessage | None:
-        """The reply; None at this time, and if `lost` is done before. `asyncio.wait` takes three times as long."""
-        timer = self.reply.get_loop().call_at(ends, self._give_up)
-        lost.add_done_callback(self._give_up)
-        try:
-            return await self.reply
-        finally:
-            timer.cancel()
-            lost.remove_done_callback(self._give_up)
-
-    def _give_up(self, *_: object) -> None:
-        if not self.reply.done():
-            self.reply.set_result(None)
 
 
 class Toolbus:
@@ -380,16 +363,17 @@ class Toolbus:
         message = self._message(
             link, kind, body, correlation=correlation, request=request, remaining=remaining, headers=headers
         )
-        waiter = self._waiting[correlation] = Waiter(accepts, progress)
+        waiter = self._waiting[correlation] = Waiter(loop.create_future(), accepts, progress)
         try:
             session = None
             while session is None or session.replies_lost.done():
                 # The daemon knows a request that is published again by its id.
                 session = await link.publish(topic, message, deadline, sent=session is not None)
-                reply = await waiter.wait(deadline + grace, session.replies_lost)
-                if reply:
-                    return reply
-                waiter.reply = loop.create_future()
+                ends = (waiter.reply, session.replies_lost)
+                left = max(deadline + grace - loop.time(), 0)
+                await asyncio.wait(ends, timeout=left, return_when=asyncio.FIRST_COMPLETED)
+                if waiter.reply.done():
+                    return waiter.reply.result()
             raise ToolTimeout("timeout", f"no reply within {remaining:.3g} s: is a daemon running?", outcome="unknown")
         except asyncio.TimeoutError:
             text = f"the broker did not confirm the request within {remaining:.3g} s"

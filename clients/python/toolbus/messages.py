@@ -125,10 +125,9 @@ def encode(value: Mapping[str, Any]) -> bytes:
 
 def trace() -> dict[str, str]:
     """Headers with the current trace, if there is one."""
-    if propagate is None or not context.get_current():
-        return {}
     carrier: dict[str, str] = {}
-    propagate.inject(carrier)
+    if propagate is not None:
+        propagate.inject(carrier)
     return {f"rb-{name}": carrier[name] for name in ("traceparent", "tracestate") if name in carrier}
 
 

@@ -22,9 +22,9 @@ const HEADER: [&str; 6] = ["ARRIVED", "AGENT", "TOOL", "STATUS", "TOOK", "CALL"]
 /// Shows the calls of the last minutes, newest first; with an id, the steps of that call with their times, of those that
 /// have its trace, and the calls that its tool made.
 ///
-/// The daemon keeps the last thousand calls in memory. Of an older call of the id, and where no daemon answers, the records
-/// in the `audit.file` of the configuration are shown, unless --socket or --daemon names the daemon. Arguments and results are not shown. The exit code is 1 if
-/// there is nothing about the id.
+/// The daemon keeps the last thousand calls in memory. Of an older call of the id, and where no daemon answers, the
+/// records in the `audit.file` of the configuration are shown, unless --socket or --daemon names the daemon. Arguments
+/// and results are not shown. The exit code is 1 if there is nothing about the id.
 #[derive(Debug, clap::Args)]
 pub struct TraceArgs {
     /// Id of the call, of its message or of its trace, or its correlation id.
