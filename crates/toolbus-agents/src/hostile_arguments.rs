@@ -1,5 +1,5 @@
-//! Every tool of other agents, pipelines, sub-agents and the whiteboard, with missing, wrong, huge and hostile arguments. The
-//! calls go through the dispatcher, as those of callers do.
+//! Every tool of other agents, pipelines, sub-agents and the whiteboard, with missing, wrong, huge and hostile
+//! arguments. The calls go through the dispatcher, as those of callers do.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

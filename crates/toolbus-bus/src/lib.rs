@@ -54,8 +54,9 @@ pub trait Bus: Send + Sync + 'static {
         Box::pin(std::future::ready(None))
     }
 
-    /// Ends inboxes, and deletes what outlives the process: these queues and their dead-letter queues if they have no consumer, and the
-    /// exchanges where nothing is bound to them any more. Queues that were consumed as [`Ownership::Existing`] stay.
+    /// Ends inboxes, and deletes what outlives the process: these queues and their dead-letter queues if they have no
+    /// consumer, and the exchanges where nothing is bound to them any more. Queues that were consumed as
+    /// [`Ownership::Existing`] stay.
     fn remove<'a>(&'a self, _queues: &'a [String]) -> BoxFuture<'a, ()> {
         Box::pin(std::future::ready(()))
     }

@@ -20,7 +20,8 @@ use crate::pod::{CONTAINER, SUPERVISOR, WORK};
 use crate::state::PodEnd;
 use crate::watch::{Objects, request};
 
-/// Reports that it is ready, on a line of its own, and takes the supervisor from its input: in the command it would be a part of the address.
+/// Reports that it is ready, on a line of its own, and takes the supervisor from its input: in the command it would be
+/// a part of the address.
 const LOADER: &str =
     "import os, sys; os.write(1, b'\\nr\\n'); exec(sys.stdin.buffer.read(int(sys.stdin.buffer.readline())))";
 /// Bytes that are sent or read at a time.

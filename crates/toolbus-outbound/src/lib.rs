@@ -1,9 +1,9 @@
 //! HTTP requests to other servers.
 //!
-//! * [`HttpClient`] sends requests of tools, and follows redirects within one origin. [`http_client`] is the client beneath it,
-//!   for protocols that handle redirects themselves.
-//! * [`Auth`] is its configuration, [`Credential`] what a request carries to authenticate, [`Authorizer`] also fetches and keeps tokens; [`headers`]
-//!   checks names and values of headers.
+//! * [`HttpClient`] sends requests of tools, and follows redirects within one origin. [`http_client`] is the client
+//!   beneath it, for protocols that handle redirects themselves.
+//! * [`Auth`] is its configuration, [`Credential`] what a request carries to authenticate, [`Authorizer`] also fetches
+//!   and keeps tokens; [`headers`] checks names and values of headers.
 //! * [`read_up_to`] reads a body of limited size.
 //! * [`egress`] is for hosts that callers, pages or specifications supply, of which many may not be reached.
 //!

@@ -2,8 +2,9 @@
 //!
 //! The daemon starts its executable again with a hidden argument, once: that is the *spawner* ([`spawner`]). For each
 //! sandbox it forks a *watchdog* ([`watchdog`]), outside of the confinement, which ends everything when the daemon ends.
-//! That forks the *init process* ([`init`]), the first process inside of the namespaces, which puts the files in place, starts the *program* ([`start`]), checks its time, memory and
-//! CPU time, and collects the files that it leaves. All have one thread, so that forking is safe.
+//! That forks the *init process* ([`init`]), the first process inside of the namespaces, which puts the files in place,
+//! starts the *program* ([`start`]), checks its time, memory and CPU time, and collects the files that it leaves. All
+//! have one thread, so that forking is safe.
 
 mod artifacts;
 mod bpf;

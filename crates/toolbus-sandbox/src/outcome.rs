@@ -18,8 +18,8 @@ pub struct Outcome {
     pub artifacts: Vec<Artifact>,
     /// Files in `out` that did not come back, because they are too large, too many, or no regular files.
     pub left_out: u64,
-    /// Regular files in its current folder, which do not come back: at most 21 relative paths, in order, without hidden ones and
-    /// those that it was given.
+    /// Regular files in its current folder, which do not come back: at most 21 relative paths, in order, without hidden
+    /// ones and those that it was given.
     pub not_returned: Vec<String>,
     /// Resources that the run used for this job; `None` where that is not measured.
     pub usage: Option<Usage>,

@@ -11,8 +11,8 @@ use serde::{Deserialize, Serialize};
 
 /// Description of a program and of what it may do: fixed before it starts.
 ///
-/// It has a work folder of its own: `home`, empty, is its current directory and `HOME`; beside that are `tmp` (its `TMPDIR`),
-/// `out`, whose files come back, and `job` with the files of its job.
+/// It has a work folder of its own: `home`, empty, is its current directory and `HOME`; beside that are `tmp` (its
+/// `TMPDIR`), `out`, whose files come back, and `job` with the files of its job.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Plan {
     /// The program: an absolute path.

@@ -1,7 +1,7 @@
 //! Configured programs as tools.
 //!
-//! A [`CommandConfig`] is one section of the configuration: a list of arguments with placeholders. It is run without a shell:
-//! a caller's value stays within its own argument.
+//! A [`CommandConfig`] is one section of the configuration: a list of arguments with placeholders. It is run without a
+//! shell: a caller's value stays within its own argument.
 
 mod check;
 mod config;

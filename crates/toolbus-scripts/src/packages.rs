@@ -91,9 +91,9 @@ impl std::fmt::Debug for CacheInner {
 }
 
 impl PackageCache {
-    /// Opens the folder, and removes what was left half done. Packages stay for `lifetime`, the longest life of a process that
-    /// has them, and for at least an hour after their last use. pip runs in the sandbox; without one it runs as the daemon
-    /// does, which is for development alone.
+    /// Opens the folder, and removes what was left half done. Packages stay for `lifetime`, the longest life of a
+    /// process that has them, and for at least an hour after their last use. pip runs in the sandbox; without one it
+    /// runs as the daemon does, which is for development alone.
     ///
     /// # Errors
     ///

@@ -170,7 +170,8 @@ struct Pipes {
 
 /// A program and all of its process group. Dropping it kills them.
 struct ProcessGroup {
-    /// The program, which stays a zombie until [`Self::end`] has killed the group, so that the group's number means no other.
+    /// The program, which stays a zombie until [`Self::end`] has killed the group, so that the group's number means no
+    /// other.
     child: Child,
     leader: Pid,
 }

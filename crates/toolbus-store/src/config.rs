@@ -202,7 +202,8 @@ impl StoreConfig {
     ///
     /// # Errors
     ///
-    /// If the store's file cannot be opened or is another daemon's, its thread cannot be started, or a certificate cannot be read.
+    /// If the store's file cannot be opened or is another daemon's, its thread cannot be started, or a certificate
+    /// cannot be read.
     pub fn open(&self, prefix: &str, holder: &str) -> Result<OpenStore, StoreOpenError> {
         match self.url() {
             StoreUrl::Memory => Ok(OpenStore::in_memory()),

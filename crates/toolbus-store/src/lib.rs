@@ -1,5 +1,5 @@
-//! The stores of Toolbus: [`MemoryStore`], which lives as long as its process, [`Sqlite`], one file, and [`Redis`], a server that
-//! replicas share. Each comes with a ledger and with working memory; [`StoreConfig`] names and opens one.
+//! The stores of Toolbus: [`MemoryStore`], which lives as long as its process, [`Sqlite`], one file, and [`Redis`], a
+//! server that replicas share. Each comes with a ledger and with working memory; [`StoreConfig`] names and opens one.
 
 mod claim;
 mod config;

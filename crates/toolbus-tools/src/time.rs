@@ -133,8 +133,8 @@ impl Zones {
         Self { clock, database: TimeZoneDatabase::from_env() }
     }
 
-    /// Returns what to write instead. A zone that is hours off would be taken and believed, so an abbreviation, which several zones
-    /// have, has none; and of names that are alike all are as far from UTC now as the likest.
+    /// Returns what to write instead. A zone that is hours off would be taken and believed, so an abbreviation, which
+    /// several zones have, has none; and of names that are alike all are as far from UTC now as the likest.
     fn hint(&self, name: &str) -> String {
         let name = name.trim();
         if let Some(fixed) = of_offset(name) {

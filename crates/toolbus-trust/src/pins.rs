@@ -189,8 +189,8 @@ impl Pins {
         self.state().find(name, source)
     }
 
-    /// Pins the present definitions of what `name` means, if their fingerprint ([`offer_digest`]) is `shown`. Applies from the next
-    /// review. Blocks.
+    /// Pins the present definitions of what `name` means, if their fingerprint ([`offer_digest`]) is `shown`. Applies
+    /// from the next review. Blocks.
     ///
     /// # Errors
     ///

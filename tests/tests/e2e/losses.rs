@@ -1,5 +1,5 @@
-//! The broker lost under load, a connection, a queue, the disk of the ledger: everything comes back by itself, and nothing is
-//! run twice.
+//! The broker lost under load, a connection, a queue, the disk of the ledger: everything comes back by itself, and
+//! nothing is run twice.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

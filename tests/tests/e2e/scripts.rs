@@ -1,5 +1,5 @@
-//! Requests for scripts as RockBot's agents publish them, under the users and permissions of the recipe. The parts look at scripts and
-//! commands in the daemon that serves.
+//! Requests for scripts as RockBot's agents publish them, under the users and permissions of the recipe. The parts look
+//! at scripts and commands in the daemon that serves.
 
 mod confined;
 mod elsewhere;

@@ -1,4 +1,5 @@
-//! Clients that others wrote use the MCP server: each lists, calls, is refused, hears of progress and changes, cancels and reads.
+//! Clients that others wrote use the MCP server: each lists, calls, is refused, hears of progress and changes, cancels
+//! and reads.
 
 use serde_json::{Value, json};
 use toolbus_e2e::mcp_client::{ClientKind, inspect};

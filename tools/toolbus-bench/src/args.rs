@@ -32,8 +32,8 @@ pub(crate) struct MeasureArgs {
     /// Absent: nothing is exported.
     #[arg(long, value_name = "SHARE")]
     pub(crate) trace_ratio: Option<f64>,
-    /// Measure recorded calls, too: of `echo` as a tool with side effects, with a ledger in a SQLite file in this folder. Then
-    /// what entries of the ledger take. Exit code 1 if they cost more than they may.
+    /// Measure recorded calls, too: of `echo` as a tool with side effects, with a ledger in a SQLite file in this
+    /// folder. Then what entries of the ledger take. Exit code 1 if they cost more than they may.
     #[arg(long, value_name = "FOLDER")]
     pub(crate) ledger: Option<PathBuf>,
     /// With --ledger: how many entries are put into a ledger in memory, and a tenth of them into one in SQLite.
@@ -49,8 +49,8 @@ pub(crate) struct MeasureArgs {
     /// from this process. Then what many idle servers cost, and how long a killed one is away.
     #[arg(long, group = "servers", conflicts_with_all = ["tools", "agents", "trace_ratio", "ledger", "remote"])]
     pub(crate) mcp: bool,
-    /// With --mcp or --peer: the server to measure with, as a command line that is split at spaces. Absent: the smallest that there can
-    /// be, which is part of this program.
+    /// With --mcp or --peer: the server to measure with, as a command line that is split at spaces. Absent: the
+    /// smallest that there can be, which is part of this program.
     #[arg(long, requires = "servers", value_name = "COMMAND")]
     pub(crate) mcp_command: Option<String>,
     /// With --mcp-command: the tool to call.
@@ -79,8 +79,8 @@ pub(crate) struct MeasureArgs {
     /// With --mcp-server: how many idle sessions.
     #[arg(long, requires = "mcp_server", value_name = "NUMBER", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub(crate) sessions: u32,
-    /// With --mcp-server: another proxy to compare with, in front of the same MCP server. It is started by `sh`, has to listen on
-    /// `$PORT`, and finds the server's command line in `$SERVER`. Its endpoint is /mcp if no path is given.
+    /// With --mcp-server: another proxy to compare with, in front of the same MCP server. It is started by `sh`, has to
+    /// listen on `$PORT`, and finds the server's command line in `$SERVER`. Its endpoint is /mcp if no path is given.
     #[arg(long, requires = "mcp_server", group = "servers", value_name = "NAME[@PATH]=COMMAND")]
     pub(crate) peer: Vec<PeerCommand>,
     /// Put the report into this JSON file, as one entry with command, machine, date and commit.

@@ -1,5 +1,5 @@
-//! `toolbus bench --mcp-server`: calls by MCP clients, beside the same call on the bus and the simplest page of the same HTTP server;
-//! what idle sessions cost; and other proxies in front of the same MCP server.
+//! `toolbus bench --mcp-server`: calls by MCP clients, beside the same call on the bus and the simplest page of the
+//! same HTTP server; what idle sessions cost; and other proxies in front of the same MCP server.
 
 mod idle;
 mod peer;

@@ -105,8 +105,8 @@ pub(crate) struct ScheduleContext {
 }
 
 impl ScheduleContext {
-    /// To be called within a paused runtime. Most faults of single messages are left out of each schedule, so that some schedules
-    /// have many of one kind.
+    /// To be called within a paused runtime. Most faults of single messages are left out of each schedule, so that some
+    /// schedules have many of one kind.
     pub(crate) fn new(seed: u64) -> Self {
         let (clock, chance) = (Clock::paused(), Chance::seeded(seed));
         let odds = Fault::ALL.into_iter().take_while(|fault| *fault <= Fault::Delayed).filter(|_| chance.percent(40));

@@ -54,7 +54,8 @@ enum Incident {
     Start(usize),
 }
 
-/// Runs the schedule of a seed, on this thread, with a ledger in this file or in memory. The same seed gives the same report.
+/// Runs the schedule of a seed, on this thread, with a ledger in this file or in memory. The same seed gives the same
+/// report.
 ///
 /// # Errors
 ///

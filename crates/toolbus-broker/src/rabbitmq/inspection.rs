@@ -134,8 +134,8 @@ impl Inspection {
         .await
     }
 
-    /// Looks at a queue of the daemon that outlives its connection, and at the queue of its dead letters, if it has one; gives
-    /// the name of each. A queue that the daemon declares for a connection alone is not probed.
+    /// Looks at a queue of the daemon that outlives its connection, and at the queue of its dead letters, if it has
+    /// one; gives the name of each. A queue that the daemon declares for a connection alone is not probed.
     pub async fn queues(&self, subscription: &Subscription) -> Vec<(String, Inspected)> {
         let name = &subscription.queue;
         let Ok(short) = ShortString::try_new(name.as_str()) else { return vec![(name.clone(), too_long())] };

@@ -78,8 +78,8 @@ pub(super) fn short(what: &str, text: &str) -> Result<ShortString, PublishError>
     ShortString::try_new(text).map_err(|_| PublishError::Refused(format!("the {what} is longer than 255 bytes")))
 }
 
-/// Stands for a value that is no text, so that a header which narrows what its sender may do is not lost with it. No profile,
-/// binding, key or number is this.
+/// Stands for a value that is no text, so that a header which narrows what its sender may do is not lost with it. No
+/// profile, binding, key or number is this.
 const UNREADABLE: &str = "\u{0}";
 
 fn read_headers(table: &FieldTable) -> Vec<(String, String)> {

@@ -32,9 +32,9 @@ const MAX_IDLE: usize = 8;
 ///
 /// RabbitMQ 3.10 rejects all that a channel publishes to a quorum queue if the queue's leader went down before the channel
 /// first published there, until that node is back. So what a channel rejects is tried on one that is opened for it and knows
-/// the new leader. If that one takes it, idle channels and the shared one may know as little as the one that rejected it, and
-/// are given up. They stay if that one rejects it, too: the queue is full then, and its owner must not have all others wait
-/// for new channels.
+/// the new leader. If that one takes it, idle channels and the shared one may know as little as the one that rejected
+/// it, and are given up. They stay if that one rejects it, too: the queue is full then, and its owner must not have all
+/// others wait for new channels.
 pub(super) struct Publisher {
     exchange: ShortString,
     dead_letter_exchange: ShortString,
@@ -129,8 +129,8 @@ impl Publisher {
         }
     }
 
-    /// Publishes on a channel that has no other message. A publish given up half-way takes the channel along, and with it the
-    /// broker's verdict.
+    /// Publishes on a channel that has no other message. A publish given up half-way takes the channel along, and with
+    /// it the broker's verdict.
     async fn publish_on(&self, channel: Channel, message: Prepared) -> Result<Routing, PublishError> {
         let sent = message.send(&channel).await;
         if channel.status().connected() && !matches!(sent, Ok(Confirmation::Nack(_))) {

@@ -24,15 +24,15 @@ const NAMESPACES: i32 = libc::CLONE_NEWNS
     | libc::CLONE_NEWUSER
     | libc::CLONE_NEWPID
     | libc::CLONE_NEWNET;
-/// Flags of clone(2) that are set together or not at all: descriptors that one process shares with another, or one thread does
-/// not share with the others, are not where they are counted.
+/// Flags of clone(2) that are set together or not at all: descriptors that one process shares with another, or one
+/// thread does not share with the others, are not where they are counted.
 const SHARED_DESCRIPTORS: u64 = (libc::CLONE_FILES | libc::CLONE_THREAD) as u64;
 /// The flag of close_range(2) by which a thread has descriptors of its own.
 const UNSHARE: u64 = 1 << 1;
 /// The part of a socket's type that is no flag.
 const SOCKET_TYPE: u64 = 0xf;
-/// Commands of fcntl(2) that affect only the process itself. Not locks of open files: one that travels between processes is seen
-/// in none, and its locks hold memory that is not counted.
+/// Commands of fcntl(2) that affect only the process itself. Not locks of open files: one that travels between
+/// processes is seen in none, and its locks hold memory that is not counted.
 const FCNTL: [i32; 10] = [
     libc::F_DUPFD,
     libc::F_DUPFD_CLOEXEC,
@@ -88,7 +88,8 @@ impl Filters {
     pub(super) fn prepare(options: FilterOptions) -> io::Result<Self> {
         let arch = TargetArch::try_from(std::env::consts::ARCH).map_err(failed)?;
         let has_namespaces = options.has_namespaces;
-        // Their flags are behind pointers, which no filter can follow; libraries use the older calls where they are not there.
+        // Their flags are behind pointers, which no filter can follow; libraries use the older calls where they are not
+        // there.
         let absent = BTreeMap::from([(libc::SYS_clone3, Vec::new()), (libc::SYS_openat2, Vec::new())]);
         let error = |error: i32| SeccompAction::Errno(error.unsigned_abs());
         Ok(Self {

@@ -82,8 +82,8 @@ pub(super) fn copy(from: &mut impl Read, to: &mut File, length: u64) -> io::Resu
     }
 }
 
-/// Confines this process and executes the program; returns if that fails. It may use the memory of the process that started it until then
-/// ([`super::process::start`]).
+/// Confines this process and executes the program; returns if that fails. It may use the memory of the process that
+/// started it until then ([`super::process::start`]).
 pub(super) fn run(
     task: &Task<'_>,
     program: &ProgramSpec,

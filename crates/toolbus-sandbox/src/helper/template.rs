@@ -302,7 +302,8 @@ fn start_fork(task: &Task<'_>, proc: &Proc, user: u32, request: &ForkRequest) ->
     }
 }
 
-/// Whether a fork has a network namespace of its own: without a cgroup the memory of its sockets is counted by what that has.
+/// Whether a fork has a network namespace of its own: without a cgroup the memory of its sockets is counted by what
+/// that has.
 fn has_network(order: &SandboxSpec, cgroup: Option<&CgroupFiles>) -> bool {
     !order.plan.network && cgroup.is_none()
 }

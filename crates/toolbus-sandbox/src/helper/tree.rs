@@ -20,8 +20,8 @@ const KILLING: Duration = Duration::from_secs(10);
 const SOCKET: u64 = 320 * 1024;
 /// Most bytes of one file of `/proc` that is read.
 const LONGEST: u64 = 8192;
-/// Most record locks that processes may hold together. The kernel counts their memory for no process and no cgroup, and takes
-/// microseconds to list each.
+/// Most record locks that processes may hold together. The kernel counts their memory for no process and no cgroup, and
+/// takes microseconds to list each.
 pub(super) const MOST_LOCKS: u64 = 4096;
 
 /// The processes of a program, without this process.
@@ -166,8 +166,8 @@ impl ProcessTree {
         self.read("loadavg")?.split_ascii_whitespace().next_back()?.parse().ok()
     }
 
-    /// Resident memory of all of them, in bytes; what processes share is counted once. Reads all page tables, of those that it
-    /// comes to before the deadline.
+    /// Resident memory of all of them, in bytes; what processes share is counted once. Reads all page tables, of those
+    /// that it comes to before the deadline.
     pub(super) fn proportional_memory(&self, deadline: Option<Instant>) -> u64 {
         let of = |stat: &ProcessStat| {
             let rollup = self.read(&format!("{}/smaps_rollup", stat.pid)).and_then(|text| kilobytes(&text, "Pss:"));

@@ -26,8 +26,8 @@ pub(super) fn of_children() -> Usage {
     }
 }
 
-/// Bytes of files that a process has removed and still has open, or mapped from a folder. What is only mapped, and cannot be looked at,
-/// counts as `largest`. Nothing, where this process may not look at that one.
+/// Bytes of files that a process has removed and still has open, or mapped from a folder. What is only mapped, and
+/// cannot be looked at, counts as `largest`. Nothing, where this process may not look at that one.
 pub(super) fn unlinked_bytes(program: Pid, folder: &Path, largest: u64) -> u64 {
     let proc = format!("/proc/{}", program.as_raw_nonzero());
     let mut found: HashMap<(u64, u64), u64> = HashMap::new();

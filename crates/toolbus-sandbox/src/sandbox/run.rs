@@ -82,8 +82,8 @@ pub(super) async fn run(
     };
     match timeout(patience, outcome).await {
         Ok(outcome) => outcome,
-        // Its time was over long ago, and what it holds takes the kernel long to take down. The helper ends everything when its
-        // socket is dropped.
+        // Its time was over long ago, and what it holds takes the kernel long to take down. The helper ends everything
+        // when its socket is dropped.
         Err(_) => Ok((Outcome::without_output(Ending::Stopped(Stop::Time), now() - begun), false)),
     }
 }

@@ -191,7 +191,8 @@ attempts = [call(SYS_shmget, 0, 4096, 0o1600), call(SYS_shmat, 0, None, 0), call
 
 #[tokio::test]
 async fn a_terminal_is_not_fed_and_descriptors_take_no_unusual_orders() {
-    // Orders of ioctl: put a character into the terminal's input, take the terminal, paste, make the other side, write to it, of a block device, of a namespace.
+    // Orders of ioctl: put a character into the terminal's input, take the terminal, paste, make the other side, write
+    // to it, of a block device, of a namespace.
     let source = "
 attempts = [call(SYS_ioctl, descriptor, order, (ctypes.c_uint64 * 8)()) for descriptor in (0, 1, 2) for order in
     (0x5412, 0x540e, 0x541c, 0x5441, 0x80045430, 0x1269, 0xb701, 0x6601, 0x6602)]

@@ -22,8 +22,9 @@ use crate::requirement::Requirement;
 use crate::unconfined::{self, UnconfinedRun};
 use crate::{environment, system};
 
-/// Runs pip in this interpreter. A sandbox may not let it touch modes, times and attributes of files, which it can do without.
-/// A package may name an address for one that it requires, which anything might be at: pip follows it, and has no option.
+/// Runs pip in this interpreter. A sandbox may not let it touch modes, times and attributes of files, which it can do
+/// without. A package may name an address for one that it requires, which anything might be at: pip follows it, and has
+/// no option.
 const START: &str = "\
 import os, runpy, sys
 from pip._internal.exceptions import InstallationError

@@ -107,8 +107,8 @@ impl PackageStore {
         Ok(BuildFolder { folder, _lock: lock })
     }
 
-    /// Keeps the set that was made, and returns where it is. `packages` are its names and versions, which may mean something else
-    /// where `of` is different: the interpreter, and their source.
+    /// Keeps the set that was made, and returns where it is. `packages` are its names and versions, which may mean
+    /// something else where `of` is different: the interpreter, and their source.
     pub(super) fn keep(
         &self,
         made: &BuildFolder,

@@ -376,8 +376,8 @@ async fn an_unreadable_record_is_ignored() {
 
 // The real pip, with wheels in a folder instead of an index.
 
-/// Makes wheels of some packages, of which `app` needs `lib`. `lib` is there in two versions. `odd` names an address for it, and
-/// `app` does so for an extra that was not requested.
+/// Makes wheels of some packages, of which `app` needs `lib`. `lib` is there in two versions. `odd` names an address
+/// for it, and `app` does so for an extra that was not requested.
 const WHEELS: &str = r#"
 import sys, zipfile
 at = f'lib @ http://{sys.argv[2]}/lib-9.0-py3-none-any.whl'

@@ -14,7 +14,8 @@ const CLOSED: u32 = 0o444;
 /// Folders that are taken apart.
 const WRITABLE: u32 = 0o700;
 
-/// Makes everything in a folder this user's and read-only, and returns how many bytes it is. The folder itself stays as it is.
+/// Makes everything in a folder this user's and read-only, and returns how many bytes it is. The folder itself stays as
+/// it is.
 ///
 /// Everything must be a file or a folder: a link could lead elsewhere.
 pub(super) fn seal(folder: &Path) -> io::Result<u64> {

@@ -138,8 +138,8 @@ redis.call('HSET', state, 'deletion', ARGV[5])
 return 1";
 
 /// Arguments: a name for the data where it has none, number of the last entry that is known, number of deletions that is
-/// known or -1, most bytes. Returns name, deletions, number of the last entry, whether there is more, the keys that are left where
-/// the deletions differ, and key, about and value of each entry that was saved.
+/// known or -1, most bytes. Returns name, deletions, number of the last entry, whether there is more, the keys that are
+/// left where the deletions differ, and key, about and value of each entry that was saved.
 const CHANGES: &str = "
 redis.call('HSETNX', state, 'epoch', ARGV[4])
 local numbers = redis.call('HMGET', state, 'epoch', 'deletions', 'revision')

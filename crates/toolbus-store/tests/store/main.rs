@@ -1,5 +1,5 @@
-//! The stores, ledgers and working memories, each held to the same contract; files in every state that one can be in; and a server that goes
-//! away.
+//! The stores, ledgers and working memories, each held to the same contract; files in every state that one can be in;
+//! and a server that goes away.
 
 #![expect(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, reason = "tests fail by panicking")]
 

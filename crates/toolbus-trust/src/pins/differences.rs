@@ -99,7 +99,8 @@ impl PinState {
             .collect()
     }
 
-    /// The tools that `name` means: those of the source of this name, of the MCP server of this name, or the tool of this name.
+    /// The tools that `name` means: those of the source of this name, of the MCP server of this name, or the tool of
+    /// this name.
     pub(super) fn find(&self, name: &str, source: Option<&str>) -> Result<Vec<Difference>, Mismatch> {
         let is_source = |source: &str| self.record.sources.contains_key(source) || self.present.contains_key(source);
         let of_server = format!("{MCP}{name}");

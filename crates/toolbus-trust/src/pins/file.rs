@@ -140,8 +140,8 @@ impl PinFile {
         }
     }
 
-    /// Gives a new file the owner and permissions of the pin file, or else the owner of its folder: another user, such as root
-    /// beside a daemon with its own user, must not lock the owner out.
+    /// Gives a new file the owner and permissions of the pin file, or else the owner of its folder: another user, such
+    /// as root beside a daemon with its own user, must not lock the owner out.
     fn hand_over(&self, new: &File) -> Result<(), FileProblem> {
         let before = fs::symlink_metadata(&self.path).ok();
         let heir = match &before {

@@ -154,8 +154,8 @@ impl Levels {
         self.exact.contains_key(source) || self.patterns.iter().any(|(pattern, _)| is_name(pattern))
     }
 
-    /// Becomes `next`. A present source that is no longer configured keeps its level: its tools go later than its name, and must
-    /// stay quarantined until then.
+    /// Becomes `next`. A present source that is no longer configured keeps its level: its tools go later than its name,
+    /// and must stay quarantined until then.
     pub(super) fn replace(&mut self, next: Self, is_there: impl Fn(&str) -> bool) {
         let before = std::mem::replace(self, next);
         let named = before.exact.keys().chain(before.kept.keys());

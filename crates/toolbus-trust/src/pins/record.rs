@@ -27,8 +27,8 @@ pub(super) struct SourceRecord {
     pub(super) since: String,
     /// Fingerprint of its set of tools.
     pub(super) digest: Digest,
-    /// Whether its changes were ever quarantined. Then its pins stay until an operator approves others: a process whose level
-    /// quarantines nothing does not overwrite them.
+    /// Whether its changes were ever quarantined. Then its pins stay until an operator approves others: a process whose
+    /// level quarantines nothing does not overwrite them.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(super) held: bool,
     /// Fingerprint of its command or URL, which identifies it under another name.

@@ -114,8 +114,8 @@ impl PinState {
         (self.held(tools), changes)
     }
 
-    /// Takes over a record that another process or this one wrote. Sources that this process has seen stay; those that it only
-    /// read go with the record.
+    /// Takes over a record that another process or this one wrote. Sources that this process has seen stay; those that
+    /// it only read go with the record.
     pub(super) fn merge(&mut self, written: PinRecord, now: &str) -> Vec<PinChange> {
         if let Some(sources) = &mut self.written {
             *sources = written.sources.keys().cloned().collect();

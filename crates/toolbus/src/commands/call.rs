@@ -52,8 +52,8 @@ pub struct CallArgs {
     /// Time that the tool gets, such as `5s` or `500ms`; without it, the daemon decides.
     #[arg(long, value_name = "DURATION")]
     timeout: Option<HumanDuration>,
-    /// Call as this agent: the header `rb-source`. A daemon with `identity.source = "broker"` believes the login alone: there,
-    /// use --bus-url with the login of the agent.
+    /// Call as this agent: the header `rb-source`. A daemon with `identity.source = "broker"` believes the login alone:
+    /// there, use --bus-url with the login of the agent.
     #[arg(long = "as", value_name = "AGENT", value_parser = AgentName::parse)]
     agent: Option<AgentName>,
     #[command(flatten)]

@@ -35,8 +35,8 @@ enum PinsCommand {
     Diff(PinnedArgs),
     /// Pin a tool, or a whole source, as it is now, so that it is no longer quarantined
     ///
-    /// Shows what changed, and asks. With --digest, it must be what `toolbus pins diff` showed, and is neither shown again nor
-    /// asked for; with --yes, it is shown and not asked for.
+    /// Shows what changed, and asks. With --digest, it must be what `toolbus pins diff` showed, and is neither shown
+    /// again nor asked for; with --yes, it is shown and not asked for.
     Approve(ApproveArgs),
 }
 

@@ -35,8 +35,8 @@ pub struct TraceArgs {
     /// Only calls of this tool.
     #[arg(long)]
     tool: Option<String>,
-    /// Only calls with this status: `ok`, `error`, `in_flight`, `requeued`, `attached`, a code such as `timeout`, or `failed`
-    /// for every one that went wrong.
+    /// Only calls with this status: `ok`, `error`, `in_flight`, `requeued`, `attached`, a code such as `timeout`, or
+    /// `failed` for every one that went wrong.
     #[arg(long)]
     status: Option<String>,
     /// Only calls that took this long or longer, such as `500ms`.

@@ -122,7 +122,8 @@ pub(super) fn bus_blockers(state: &BusState) -> Vec<Blocker> {
     blockers
 }
 
-/// A text of the broker or about a server for readers without a token: short, and without the login that an address may hold.
+/// A text of the broker or about a server for readers without a token: short, and without the login that an address may
+/// hold.
 pub(super) fn shown(text: &str) -> String {
     let mut words = Vec::new();
     for word in text.split(' ') {

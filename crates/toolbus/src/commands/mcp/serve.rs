@@ -35,8 +35,8 @@ pub(super) struct McpServeArgs {
     agent: Option<AgentName>,
     #[command(flatten)]
     role: RoleArgs,
-    /// Queue that was made for this process, where its login may declare none: it must be bound to `tool.result.AGENT`, and to
-    /// `tool.meta.tools.AGENT` to hear of changes.
+    /// Queue that was made for this process, where its login may declare none: it must be bound to `tool.result.AGENT`,
+    /// and to `tool.meta.tools.AGENT` to hear of changes.
     #[arg(long, value_name = "QUEUE")]
     answers: Option<String>,
 }

@@ -76,7 +76,8 @@ pub(super) async fn logout(State((access, _)): LoginState, headers: HeaderMap) -
     ([(SET_COOKIE, cookie("", &headers) + "; Max-Age=0")], Redirect::to(&format!("{PATH}/login"))).into_response()
 }
 
-/// The cookie with this value, which a browser keeps until it ends. Where the page came over TLS, it goes out over TLS alone.
+/// The cookie with this value, which a browser keeps until it ends. Where the page came over TLS, it goes out over TLS
+/// alone.
 fn cookie(id: &str, headers: &HeaderMap) -> String {
     let is_secure = headers.get(ORIGIN).is_some_and(|origin| origin.as_bytes().starts_with(b"https:"));
     let secure = if is_secure { "; Secure" } else { "" };
