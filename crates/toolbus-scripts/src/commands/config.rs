@@ -37,8 +37,7 @@ pub struct CommandConfig {
     /// Standard output of the command.
     #[serde(default)]
     pub output: Output,
-    /// Exit codes with which it has succeeded: `[0, 1]` for a program that says with 1 that it found nothing, as `grep`
-    /// does.
+    /// Exit codes with which it has succeeded: `[0, 1]` for a program that says with 1 that it found nothing, as `grep` does.
     #[serde(default = "default_success_codes")]
     #[schemars(length(min = 1, max = 256))]
     pub success_codes: Vec<u8>,
@@ -55,8 +54,7 @@ pub struct CommandConfig {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1))]
     pub cwd: Option<PathBuf>,
-    /// Variables of its environment; a value may be a secret. It has none of the daemon's but those that every program
-    /// needs.
+    /// Variables of its environment; a value may be a secret. It has none of the daemon's but those that every program needs.
     #[serde(default)]
     #[schemars(extend("maxProperties" = 1024))]
     pub env: BTreeMap<String, Secret>,

@@ -173,8 +173,7 @@ pub struct Endpoint {
     /// Effect that repeating a call would have; absent: what the method says, nothing for POST and PATCH.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub effect: Option<Effect>,
-    /// Header by which the endpoint recognises a request that is sent again, unless the tool is read-only; "none": no
-    /// header.
+    /// Header by which the endpoint recognises a request that is sent again, unless the tool is read-only; "none": no header.
     #[serde(default = "default_idempotency_header")]
     #[schemars(length(min = 1, max = 64))]
     pub idempotency_header: String,

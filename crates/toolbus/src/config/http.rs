@@ -21,8 +21,8 @@ pub struct HttpConfig {
     /// Address to listen on; port 0 takes a free one, which is logged.
     #[schemars(with = "String", extend("format" = "toolbus-socket-address"))]
     pub listen: SocketAddr,
-    /// Token that lets operators ask and switch over HTTP what they otherwise do on `daemon.socket`, at least 16 bytes;
-    /// absent: none may.
+    /// Token that lets operators ask and switch over HTTP what they otherwise do on `daemon.socket`, at least 16 bytes; absent:
+    /// none may.
     pub admin_token: Option<Secret>,
     /// Token that lets read over HTTP what `admin_token` lets read, and do nothing; absent: there is none.
     pub read_token: Option<Secret>,
