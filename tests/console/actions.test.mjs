@@ -5,7 +5,7 @@ import { mkdtempSync, readFileSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
 import path from "node:path";
 import { after, before, test } from "node:test";
-import { ADMIN, Daemon, eventually, READER, Visitors } from "./support.mjs";
+import { ADMIN, Daemon, eventually, follow, READER, Visitors } from "./support.mjs";
 
 const PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg==";
 const DRAWING = Buffer.from(`<svg xmlns="http://www.w3.org/2000/svg" onload="alert(1)"/>`).toString("base64");
@@ -71,7 +71,7 @@ test("a changed definition is quarantined, shown as a difference, and callable o
   const link = page.locator("#rows").getByRole("link", { name: "tool_1", exact: true });
   await eventually(async () => (await page.reload()) && (await link.count()), "the quarantine of tool_1");
   assert.equal((await daemon.call("ana", "tool_1")).code, "tool_not_found");
-  await link.click();
+  await follow(link);
   const lines = (kind) => page.locator(`.diff .${kind}`).allTextContents();
   assert.ok((await lines("removed")).some((line) => line.includes("All notes")));
   assert.ok((await lines("added")).some((line) => line.includes("No notes")));
@@ -159,7 +159,7 @@ test("two agents are compared by the tools that only one may use, with the reaso
 test("an image of a result is shown, and one in which a browser would run scripts is named alone", async () => {
   const page = await visitors.visitor(daemon, { path: "/tools/tool_0" });
   await page.getByLabel("As agent").fill("ana");
-  await page.getByRole("button", { name: "Call", exact: true }).click();
+  await follow(page.getByRole("button", { name: "Call", exact: true }));
   const images = page.locator(".result img");
   assert.deepEqual(await images.evaluateAll((all) => Promise.all(all.map((one) => one.decode().then(() => one.naturalWidth)))), [1]);
   await page.locator(".result").getByText("image/svg+xml").waitFor();

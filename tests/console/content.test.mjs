@@ -5,7 +5,7 @@ import { once } from "node:events";
 import { createServer } from "node:http";
 import path from "node:path";
 import { after, before, test } from "node:test";
-import { Daemon, READER, Visitors } from "./support.mjs";
+import { Daemon, follow, READER, Visitors } from "./support.mjs";
 
 let daemon, idle, visitors, release;
 const held = new Promise((resolve) => (release = resolve));
@@ -70,7 +70,7 @@ test("filters are in the address, and the form shows them", async () => {
   const page = await visitors.visitor(daemon, { path: "/calls" });
   await page.getByLabel("Agent").fill("bea");
   await page.getByLabel("Status").selectOption("failed");
-  await page.getByRole("button", { name: "Filter" }).click();
+  await follow(page.getByRole("button", { name: "Filter" }));
   const { searchParams } = new URL(page.url());
   assert.deepEqual([searchParams.get("agent"), searchParams.get("status")], ["bea", "failed"]);
   const other = await visitors.visitor(daemon, { path: `/calls?${searchParams}` });
@@ -90,7 +90,7 @@ test("calls are filtered by the source of their tool, and by every code of the w
     assert.ok(codes.includes(code), code);
   }
   await page.getByLabel("Source").selectOption("mcp:notes");
-  await page.getByRole("button", { name: "Filter" }).click();
+  await follow(page.getByRole("button", { name: "Filter" }));
   const ids = await page.locator("#rows tbody tr").evaluateAll((all) => all.map((row) => row.dataset.id));
   assert.deepEqual(ids, ["of-a-server"]);
   assert.equal(new URL(page.url()).searchParams.get("source"), "mcp:notes");
@@ -182,7 +182,7 @@ test("the page of a tool has how often it was called, and how many of the calls 
   const row = page.locator("#rows tr", { has: page.getByRole("link", { name: "current_time" }) });
   assert.deepEqual((await row.locator("td").allInnerTexts()).slice(6, 8), ["4", "25.0"]);
   await page.goBack();
-  await page.getByRole("link", { name: "1 failed" }).click();
+  await follow(page.getByRole("link", { name: "1 failed" }));
   assert.equal(await page.locator("#rows tbody tr").count(), 1);
 });
 
@@ -204,7 +204,7 @@ test("tools are found by name, source and agent, and each has a page", async () 
   const names = () => page.locator("#rows tbody td:first-child").allTextContents();
   assert.ok((await names()).includes("echo"));
   await page.getByLabel("That this agent may use").fill("bea");
-  await page.getByRole("button", { name: "Filter" }).click();
+  await follow(page.getByRole("button", { name: "Filter" }));
   assert.deepEqual(await names(), ["get_slow"]);
   assert.equal(new URL(page.url()).searchParams.get("agent"), "bea");
   await page.getByRole("link", { name: "get_slow" }).click();

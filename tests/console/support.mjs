@@ -180,8 +180,8 @@ ${more}`;
     await this.#channel.consume("amq.rabbitmq.reply-to", take, { noAck: true });
   }
 
-  /** Calls a tool over the bus; resolves to the body of the reply. */
-  call(agent, tool, args = {}, { id = randomUUID(), correlation = randomUUID(), headers = {} } = {}) {
+  /** Calls a tool over the bus; resolves to the body of the reply, once the console counts the call as ended. */
+  async call(agent, tool, args = {}, { id = randomUUID(), correlation = randomUUID(), headers = {} } = {}) {
     const options = {
       replyTo: "amq.rabbitmq.reply-to",
       correlationId: correlation,
@@ -191,7 +191,17 @@ ${more}`;
     const body = JSON.stringify({ toolCallId: id, toolName: tool, arguments: args });
     const replied = new Promise((resolve) => this.#replies.set(correlation, resolve));
     this.request(body, options);
-    return replied;
+    const reply = await replied;
+    // A reply arrives before the daemon has its confirm from the broker, with which the call ends.
+    await eventually(async () => !(await this.#runs(id)), `the end of call ${id}`);
+    return reply;
+  }
+
+  async #runs(id) {
+    const query = new URLSearchParams({ id, status: "in_flight" });
+    const response = await fetch(`${this.url}/v1/calls?${query}`, { headers: { authorization: `Bearer ${READER}` } });
+    const { calls } = await response.json();
+    return calls.length > 0;
   }
 
   /** Publishes any request on the topic of calls. */
@@ -260,6 +270,11 @@ export class Visitors {
   async close() {
     await this.browser.close();
   }
+}
+
+/** Clicks what leads to another page, and waits until that page is there as a whole. */
+export async function follow(locator) {
+  await Promise.all([locator.page().waitForEvent("load"), locator.click()]);
 }
 
 export async function logIn(page, token) {

@@ -2,7 +2,7 @@
 
 import assert from "node:assert/strict";
 import { after, before, test } from "node:test";
-import { Daemon, eventually, READER, Visitors } from "./support.mjs";
+import { Daemon, eventually, follow, READER, Visitors } from "./support.mjs";
 
 const more = `
 [schedule]
@@ -96,7 +96,7 @@ test("tasks for sub-agents and for other agents are listed with their states, an
   await done(daemon.call("ana", "cancel_subagent", { task_id: id }));
   await page.locator("#subagents").getByText("failed").waitFor();
   await page.getByLabel("Agent", { exact: true }).fill("bob");
-  await page.getByRole("button", { name: "Filter" }).click();
+  await follow(page.getByRole("button", { name: "Filter" }));
   await page.locator("#subagents").getByText("There is no task.").waitFor();
   assert.equal((await cells(page, "#agents-tasks")).length, 1);
 });
@@ -107,7 +107,7 @@ test("working memory is shown as sizes and keys, and never as texts", async () =
   const page = await visitors.visitor(daemon, { path: "/memory" });
   assert.deepEqual(await cells(page, "#shares"), [["ana", "2 of 50", "553 bytes of 64.0 MiB"]]);
   assert.deepEqual(await cells(page, "#namespaces"), [["ana", "patrol", "2 of 1000"]]);
-  await page.locator("#namespaces").getByRole("link", { name: "ana" }).click();
+  await follow(page.locator("#namespaces").getByRole("link", { name: "ana" }));
   const [, [key, category, characters, , ends]] = await cells(page, "#rows");
   assert.deepEqual([key, category, characters], ["patrol/plan", "plans", "13"]);
   assert.match(ends, /^in (19|20) min$/);
@@ -122,7 +122,7 @@ test("a dead letter is shown and stays, is replayed once its reply has a queue, 
   const rows = async () => (await cells(page, "main")).map(([queue, reason, agent, tool]) => [queue, reason, agent, tool]);
   const all = [["invoke", "undeliverable answer", "ana", "echo"], ["invoke", "malformed request", "ana", ""]];
   assert.deepEqual(await rows(), all);
-  await page.getByRole("link", { name: "Reload" }).click();
+  await follow(page.getByRole("link", { name: "Reload" }));
   assert.deepEqual(await rows(), all, "they stay where they are");
   assert.doesNotMatch(await page.content(), /secret text/);
   const overview = await visitors.visitor(daemon);
