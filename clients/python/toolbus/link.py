@@ -45,6 +45,8 @@ class Session:
     """One connection, until it is lost."""
 
     connection: AbstractConnection
+    channel: Any
+    """The channel of aiormq below the one of aio-pika."""
     exchange: AbstractExchange
     queue: AbstractQueue
     durable: bool
@@ -69,7 +71,17 @@ class Session:
         self.unconfirmed += 1
         try:
             with reasons():
-                await self.exchange.publish(message, topic, mandatory=True, timeout=timeout)
+                # aio-pika's own waits for the socket to be written, with a lock, before it waits for the confirm: that
+                # costs a sixth of all calls.
+                await self.channel.basic_publish(
+                    message.body,
+                    exchange=self.exchange.name,
+                    routing_key=topic,
+                    properties=message.properties,
+                    mandatory=True,
+                    timeout=timeout,
+                    wait=False,
+                )
         except (DeliveryError, asyncio.TimeoutError, asyncio.CancelledError):
             self.unconfirmed -= 1
             raise
@@ -284,7 +296,8 @@ class Link:
             durable = False
         await channel.set_qos(prefetch_count=PREFETCH)
         exchange = await channel.get_exchange(self._exchange, ensure=False)
-        session = Session(connection, exchange, queue, durable, self._deleted)
+        underlay: Any = await channel.get_underlay_channel()
+        session = Session(connection, underlay, exchange, queue, durable, self._deleted)
         for topic in self._topics:
             await queue.bind(exchange, topic)
 
