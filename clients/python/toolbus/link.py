@@ -71,7 +71,7 @@ class Session:
         self.unconfirmed += 1
         try:
             with reasons():
-                # aio-pika's own waits for the socket to be written, with a lock, before it waits for the confirm: that
+                # aio-pika holds a lock until the socket is written, before it waits for the confirm: that
                 # costs a sixth of all calls.
                 await self.channel.basic_publish(
                     message.body,

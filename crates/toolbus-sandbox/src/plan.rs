@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 /// Description of a program and of what it may do: fixed before it starts.
 ///
-/// It has a work folder of its own: `home`, empty, is its current directory and `HOME`; beside that are `tmp` (its
+/// The work folder of the program has `home`, empty, its current directory and `HOME`; beside that are `tmp` (its
 /// `TMPDIR`), `out`, whose files come back, and `job` with the files of its job.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Plan {
